@@ -1,0 +1,48 @@
+# make demo    sets everything up and runs the main job end to end
+# make test    sets everything up and runs the tests
+# Another interpreter: make test PYTHON=python3.13
+
+PYTHON ?= python3
+VENV := .venv/$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint types protos protos-fresh lock clean
+
+demo: $(READY)
+	$(BIN)/python -m examples.demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+# Writes the committed protobuf modules anew.
+protos: $(READY)
+	$(BIN)/python protos/generate.py
+
+# Fails when the committed protobuf modules are not what the .proto files give.
+protos-fresh: protos
+	git diff --exit-code -- protos
+	@test -z "$$(git ls-files --others --exclude-standard protos)"
+
+# Pins the newest releases for every supported Python.
+lock: $(READY)
+	$(BIN)/python -m pip install -q uv
+	$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --all-extras --group dev \
+	  --no-annotate --no-header pyproject.toml -o constraints.txt
+
+clean:
+	rm -rf .venv .cache .demo .mypy_cache .pytest_cache .ruff_cache
+
+$(READY): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (minutes the first time, nothing after that)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q --progress-bar on -c constraints.txt -e '.[examples]' --group dev
+	@touch $@

@@ -1,0 +1,1 @@
+"""The registry: stores jax.export artifacts and knows what they are."""

@@ -1,0 +1,122 @@
+"""What the registry stores, in the words of the design: plain values, no I/O."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A stored byte string: `digest` is "sha256:" and 64 hexadecimal digits, `size` in bytes."""
+
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One flat argument of a program, as it stands in the export.
+
+    `root` is the name of the function's parameter that it belongs to; `path` leads to it inside
+    that parameter (dict keys and sequence indices) and is empty when the parameter is the array
+    itself. `shape` holds one expression per dimension. `keyed` says that every step of `path` is
+    a dict key.
+    """
+
+    root: str
+    path: tuple[str, ...]
+    keyed: bool
+    dtype: str
+    shape: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One flat result of a program; `path` leads to it inside the returned tree."""
+
+    path: tuple[str, ...]
+    dtype: str
+    shape: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything that was read out of a serialized jax.export.Exported."""
+
+    function_name: str
+    arguments: tuple[Argument, ...]
+    results: tuple[Result, ...]
+    platforms: tuple[str, ...]
+    device_count: int
+    calling_convention_version: int
+    serialization_version: int
+    stablehlo_version: str
+    jax_version: str
+    disabled_checks: tuple[str, ...]
+    effects: tuple[str, ...]
+    custom_nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A named array of a signature; `position` is its index among flat arguments or results."""
+
+    name: str
+    dtype: str
+    shape: tuple[str, ...]
+    position: int
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A program with its arguments told apart: what callers supply and what weights supply."""
+
+    name: str
+    blob: Blob
+    program: Program
+    inputs: tuple[TensorSpec, ...]
+    weights: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One array inside a safetensors blob, `size` bytes from byte `offset` of the blob on."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class WeightsShard:
+    """One safetensors blob and what it holds, by ascending offset."""
+
+    blob: Blob
+    tensors: tuple[StoredTensor, ...]
+
+
+@dataclass(frozen=True)
+class Version:
+    """One immutable version of a model; only `aliases` changes over time."""
+
+    model: str
+    number: int
+    signatures: tuple[Signature, ...]
+    weights: tuple[WeightsShard, ...]
+    description: str
+    labels: dict[str, str]
+    create_time: datetime
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Model:
+    """A named line of versions; `latest_version` is 0 when all were deleted."""
+
+    name: str
+    create_time: datetime
+    latest_version: int
+    version_count: int
+    aliases: dict[str, int] = field(default_factory=dict)
