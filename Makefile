@@ -7,7 +7,7 @@ VENV := .venv/$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types protos protos-fresh lock clean
+.PHONY: demo test lint types protos protos-fresh lock install clean
 
 demo: $(READY)
 	$(BIN)/python -m examples.demo
@@ -36,6 +36,12 @@ lock: $(READY)
 	$(BIN)/python -m pip install -q uv
 	$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --all-extras --group dev \
 	  --no-annotate --no-header pyproject.toml -o constraints.txt
+
+# Installs what the images run: make install EXTRAS=registry PREFIX=/opt/servax
+install:
+	$(PYTHON) -m venv $(PREFIX)
+	$(PREFIX)/bin/python -m pip install -q --upgrade pip
+	$(PREFIX)/bin/python -m pip install -q --no-compile -c constraints.txt '.[$(EXTRAS)]'
 
 clean:
 	rm -rf .venv .cache .demo .mypy_cache .pytest_cache .ruff_cache

@@ -21,7 +21,10 @@ def main() -> None:
         ],
         check=True,
         # Where protoc finds the plug-in that types the services.
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        },
     )
     # protoc writes empty service modules for files that declare messages alone.
     for stub in PROTOS.rglob("*_pb2_grpc.py"):

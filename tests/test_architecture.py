@@ -1,0 +1,86 @@
+"""The tree is the architecture: what may import what."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOTS = {
+    "servax": "client/servax",
+    "servax_registry": "registry/servax_registry",
+    "servax_worker": "worker/servax_worker",
+}
+MAY_IMPORT = {
+    "servax": {"servax", "servax_proto"},
+    "servax_registry": {"servax_registry", "servax_proto"},
+    "servax_worker": {"servax_worker", "servax", "servax_proto"},
+}
+OURS = {"servax", "servax_proto", "servax_registry", "servax_worker"}
+SPEAKS_PROTOBUF = {
+    "servax": {"_convert", "_calls", "client", "aio", "tensors"},
+    "servax_registry": {"convert", "servicer", "interceptors", "server"},
+    "servax_worker": {"convert", "servicer", "parts", "interceptors", "server"},
+}
+
+
+def modules():
+    """Yield (package, module path below the package, its imports) of every module of ours."""
+    for package, folder in ROOTS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            imported = set()
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    imported |= {alias.name for alias in node.names}
+                elif isinstance(node, ast.ImportFrom):
+                    base = "." * node.level + (node.module or "")
+                    imported |= {base} | {f"{base}.{alias.name}" for alias in node.names}
+            module = path.relative_to(ROOT / folder).with_suffix("")
+            yield pytest.param(package, module, imported, id=f"{package}/{module}")
+
+
+MODULES = list(modules())
+
+
+@pytest.mark.parametrize(("package", "module", "imported"), MODULES)
+def test_packages_import_only_to_the_left(package, module, imported):
+    """A package imports only those of our packages that stand left of it in the design."""
+    ours = {name.split(".")[0] for name in imported} & OURS
+
+    assert ours <= MAY_IMPORT[package]
+
+
+@pytest.mark.parametrize(("package", "module", "imported"), MODULES)
+def test_only_the_runtime_imports_jax(package, module, imported):
+    """JAX is imported by the worker's runtime and by nothing else."""
+    uses_jax = any(name.split(".")[0] in {"jax", "jaxlib"} for name in imported)
+
+    assert not uses_jax or (package == "servax_worker" and module.parts[0] == "runtime")
+
+
+@pytest.mark.parametrize(("package", "module", "imported"), MODULES)
+def test_only_the_edges_speak_protobuf(package, module, imported):
+    """Generated modules are imported only where messages are converted, served or sent."""
+    speaks = any("_pb2" in name for name in imported)
+
+    assert not speaks or module.parts[-1] in SPEAKS_PROTOBUF[package]
+
+
+@pytest.mark.parametrize(("package", "module", "imported"), MODULES)
+def test_batching_would_stand_alone(package, module, imported):
+    """A batching module knows neither gRPC nor JAX nor protobuf."""
+    if module.parts[-1] == "batching":
+        assert not any(name.split(".")[0] in {"grpc", "jax", "servax_proto"} for name in imported)
+
+
+def test_the_environment_is_read_in_one_place():
+    """No module of a service or of the library reads os.environ: settings come from the CLI."""
+    readers = [
+        str(path.relative_to(ROOT))
+        for folder in ROOTS.values()
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"}
+    ]
+
+    assert readers == []
