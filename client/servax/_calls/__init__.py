@@ -1,0 +1,1 @@
+"""The I/O-free halves of every call, shared by both clients."""

@@ -1,0 +1,50 @@
+"""Whom a client calls, and how long it waits."""
+
+import enum
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from servax._calls.steps import Peer
+from servax.errors import InvalidArgument
+
+
+class Default(enum.Enum):
+    """The type of `DEFAULT`."""
+
+    TIMEOUT = "the client's timeout"
+
+
+DEFAULT = Default.TIMEOUT
+"""Stands for the timeout that the client was made with."""
+
+Timeout: TypeAlias = float | Default | None
+"""Seconds; None for no limit."""
+
+DEFAULT_TIMEOUT = 60.0
+"""Seconds; publishing inspects programs and predicting may queue, everything else is quick."""
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """The addresses ("HOST:PORT") and the timeout that a client was made with."""
+
+    registry: str | None
+    worker: str | None
+    timeout: float | None
+
+    def address(self, peer: Peer) -> str:
+        """Give the address of a peer; raises InvalidArgument when the client was given none."""
+        address = self.registry if peer is Peer.REGISTRY else self.worker
+        if not address:
+            raise InvalidArgument(
+                f"this client was given no {peer.value}: Client({peer.value}='HOST:PORT')"
+            )
+        return address
+
+    def label(self, peer: Peer) -> str:
+        """Say whom an error is about: "registry at 127.0.0.1:8400"."""
+        return f"{peer.value} at {self.address(peer)}"
+
+    def seconds(self, timeout: Timeout) -> float | None:
+        """Give the seconds that a call may take."""
+        return self.timeout if isinstance(timeout, Default) else timeout

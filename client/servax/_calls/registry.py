@@ -1,0 +1,158 @@
+"""What a call to the registry consists of."""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from servax import _convert
+from servax._calls.methods import (
+    DELETE_ALIAS,
+    DELETE_VERSION,
+    GET_MODEL,
+    GET_VERSION,
+    LIST_MODELS,
+    LIST_VERSIONS,
+    PUBLISH_VERSION,
+    SET_ALIAS,
+)
+from servax._calls.steps import Steps, call, work
+from servax._calls.transfers import download, upload
+from servax._files import FilePath, Report, Source, make_directory, source
+from servax.errors import InvalidArgument, InvalidReference, NotFound
+from servax.reference import ModelReference
+from servax.types import Blob, Model, Version
+from servax_proto.v1 import registry_pb2
+
+DEFAULT_SIGNATURE = "serving_default"
+
+
+def push(
+    name: str,
+    program: FilePath | bytes | Mapping[str, FilePath | bytes],
+    weights: Sequence[FilePath],
+    aliases: Iterable[str],
+    description: str,
+    labels: Mapping[str, str],
+    timeout: float | None,
+    report: Report | None,
+) -> Steps[Version]:
+    """Upload what the registry lacks, then make a version of it."""
+    programs = program if isinstance(program, Mapping) else {DEFAULT_SIGNATURE: program}
+    # Everything that can be wrong here is found before anything is sent.
+    ModelReference(name)
+    if not programs:
+        raise InvalidArgument("a version needs at least one program")
+    for alias in (aliases := list(aliases)):
+        ModelReference(name, alias=alias)
+    sources = yield from work(lambda: {key: source(it, key) for key, it in programs.items()})
+    shards = yield from work(lambda: [source(path, str(path)) for path in weights])
+
+    request = registry_pb2.PublishVersionRequest(
+        model=name,
+        description=description,
+        labels=labels,
+        aliases=aliases,
+        request_id=str(uuid.uuid4()),
+    )
+    for signature, origin in sources.items():
+        blob = yield from upload(origin, timeout, report)
+        request.programs.add(signature=signature, digest=blob.digest)
+    for shard in shards:
+        blob = yield from upload(shard, timeout, report)
+        request.weights.append(blob.digest)
+    return _convert.version_from_proto((yield from call(PUBLISH_VERSION, request, timeout)))
+
+
+def upload_file(path: FilePath, timeout: float | None, report: Report | None) -> Steps[Blob]:
+    """Store a file as a blob."""
+    origin: Source = yield from work(lambda: source(path, str(path)))
+    return (yield from upload(origin, timeout, report))
+
+
+def list_models(token: str, timeout: float | None) -> Steps[tuple[list[Model], str]]:
+    """Get one page and the token of the next, empty on the last."""
+    request = registry_pb2.ListModelsRequest(page_token=token)
+    response = yield from call(LIST_MODELS, request, timeout)
+    return [_convert.model_from_proto(model) for model in response.models], response.next_page_token
+
+
+def list_versions(name: str, token: str, timeout: float | None) -> Steps[tuple[list[Version], str]]:
+    """Get one page and the token of the next, empty on the last."""
+    request = registry_pb2.ListVersionsRequest(model=ModelReference(name).name, page_token=token)
+    response = yield from call(LIST_VERSIONS, request, timeout)
+    versions = [_convert.version_from_proto(version) for version in response.versions]
+    return versions, response.next_page_token
+
+
+def get_model(name: str, timeout: float | None) -> Steps[Model]:
+    """Get one model."""
+    request = registry_pb2.GetModelRequest(name=ModelReference(name).name)
+    return _convert.model_from_proto((yield from call(GET_MODEL, request, timeout)))
+
+
+def get_version(reference: str | ModelReference, timeout: float | None) -> Steps[Version]:
+    """Get the version that a reference names."""
+    reference = ModelReference.parse(reference)
+    request = registry_pb2.GetVersionRequest(
+        model=reference.name, version=reference.version, alias=reference.alias
+    )
+    return _convert.version_from_proto((yield from call(GET_VERSION, request, timeout)))
+
+
+def pull(
+    reference: str | ModelReference,
+    destination: FilePath,
+    signature: str,
+    weights: FilePath | None,
+    timeout: float | None,
+    report: Report | None,
+) -> Steps[Version]:
+    """Fetch a program into a file and, where a directory is given, the weights into it."""
+    version = yield from get_version(reference, timeout)
+    programs = {each.name: each.program for each in version.signatures}
+    if signature not in programs:
+        there = ", ".join(programs)
+        raise NotFound(f"{reference} has no signature {signature!r}; it has {there}")
+    if weights is not None and not version.weights:
+        raise NotFound(f"{reference} stores no weights: they are part of its programs")
+    yield from download(programs[signature], destination, timeout, report)
+    if weights is not None:
+        directory = Path(weights)
+        yield from work(lambda: make_directory(directory))
+        for index, shard in enumerate(version.weights, 1):
+            file = directory / _shard_name(index, len(version.weights))
+            yield from download(shard.blob, file, timeout, report)
+    return version
+
+
+def _shard_name(index: int, count: int) -> str:
+    """Name a shard as other tools around safetensors do."""
+    return "model.safetensors" if count == 1 else f"model-{index:05}-of-{count:05}.safetensors"
+
+
+def set_alias(
+    name: str, alias: str, version: int, expected_version: int | None, timeout: float | None
+) -> Steps[Model]:
+    """Point an alias to a version."""
+    ModelReference(name, alias=alias)
+    ModelReference(name, version=version)
+    request = registry_pb2.SetAliasRequest(
+        model=name, alias=alias, version=version, expected_version=expected_version
+    )
+    return _convert.model_from_proto((yield from call(SET_ALIAS, request, timeout)))
+
+
+def delete_alias(name: str, alias: str, timeout: float | None) -> Steps[Model]:
+    """Remove an alias."""
+    ModelReference(name, alias=alias)
+    request = registry_pb2.DeleteAliasRequest(model=name, alias=alias)
+    return _convert.model_from_proto((yield from call(DELETE_ALIAS, request, timeout)))
+
+
+def delete_version(reference: str | ModelReference, timeout: float | None) -> Steps[None]:
+    """Delete a version; only its number names it, since an alias may move meanwhile."""
+    reference = ModelReference.parse(reference)
+    if reference.version is None:
+        raise InvalidReference(f"say which version to delete, as in '{reference.name}:3'")
+    request = registry_pb2.DeleteVersionRequest(model=reference.name, version=reference.version)
+    yield from call(DELETE_VERSION, request, timeout)

@@ -1,0 +1,283 @@
+"""`AsyncClient`: performs calls by awaiting."""
+
+# A timeout that gRPC knows is a deadline that the service knows; asyncio's would not reach it.
+# ruff: noqa: ASYNC109
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc.aio
+from numpy.typing import ArrayLike, NDArray
+
+from servax._blocking import Channels
+from servax._calls import registry as registry_calls
+from servax._calls import transfers
+from servax._calls import worker as worker_calls
+from servax._calls.endpoints import DEFAULT, DEFAULT_TIMEOUT, Endpoints, Timeout
+from servax._calls.methods import channel_options
+from servax._calls.registry import DEFAULT_SIGNATURE
+from servax._calls.steps import Call, Peer, Sleep, Step, Steps, Work
+from servax._files import FilePath, Report
+from servax.errors import FailedPrecondition, translated
+from servax.reference import ModelReference
+from servax.types import Blob, Model, ServedVersion, Version, WorkerStatus
+from servax_proto.v1.prediction_pb2_grpc import PredictionStub
+from servax_proto.v1.registry_pb2_grpc import RegistryStub
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """`Client` for asyncio: the same methods, to be awaited; one event loop may use it.
+
+        async with AsyncClient(worker="127.0.0.1:8500") as client:
+            logits = (await client.predict("mnist", {"image": images}))["output"]
+
+    Files are read and written in threads, so that the event loop is never held up.
+    """
+
+    def __init__(
+        self,
+        registry: str | None = None,
+        worker: str | None = None,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> None:
+        self._endpoints = Endpoints(registry, worker, timeout)
+        self._closed = False
+        self._blocking = Channels(self._endpoints)
+        self._channels: dict[Peer, grpc.aio.Channel] = {}
+        self._stubs: dict[Peer, RegistryStub | PredictionStub] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; calls in flight end with `Cancelled`."""
+        self._closed = True
+        self._blocking.close()
+        channels = list(self._channels.values())
+        self._channels.clear()
+        self._stubs.clear()
+        for channel in channels:
+            await channel.close()
+
+    async def push(
+        self,
+        name: str,
+        program: FilePath | bytes | Mapping[str, FilePath | bytes],
+        *,
+        weights: Sequence[FilePath] = (),
+        aliases: Iterable[str] = (),
+        description: str = "",
+        labels: Mapping[str, str] | None = None,
+        progress: Report | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> Version:
+        """As `Client.push`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(
+            registry_calls.push(
+                name, program, weights, aliases, description, labels or {}, seconds, progress
+            )
+        )
+
+    async def upload(
+        self, path: FilePath, *, progress: Report | None = None, timeout: Timeout = DEFAULT
+    ) -> Blob:
+        """As `Client.upload`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(registry_calls.upload_file(path, seconds, progress))
+
+    def models(self, *, timeout: Timeout = DEFAULT) -> AsyncIterator[Model]:
+        """As `Client.models`, for `async for`."""
+        seconds = self._endpoints.seconds(timeout)
+        return self._pages(lambda token: registry_calls.list_models(token, seconds))
+
+    def versions(self, name: str, *, timeout: Timeout = DEFAULT) -> AsyncIterator[Version]:
+        """As `Client.versions`, for `async for`."""
+        seconds = self._endpoints.seconds(timeout)
+        return self._pages(lambda token: registry_calls.list_versions(name, token, seconds))
+
+    async def model(self, name: str, *, timeout: Timeout = DEFAULT) -> Model:
+        """As `Client.model`."""
+        return await self._perform(registry_calls.get_model(name, self._endpoints.seconds(timeout)))
+
+    async def version(
+        self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT
+    ) -> Version:
+        """As `Client.version`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(registry_calls.get_version(reference, seconds))
+
+    async def pull(
+        self,
+        reference: str | ModelReference,
+        destination: FilePath,
+        *,
+        signature: str = DEFAULT_SIGNATURE,
+        weights: FilePath | None = None,
+        progress: Report | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> Version:
+        """As `Client.pull`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(
+            registry_calls.pull(
+                reference,
+                destination,
+                signature,
+                weights,
+                seconds,
+                progress,
+            )
+        )
+
+    async def download(
+        self,
+        blob: Blob,
+        destination: FilePath,
+        *,
+        progress: Report | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> Path:
+        """As `Client.download`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(transfers.download(blob, destination, seconds, progress))
+
+    async def read_blob(self, blob: Blob, *, timeout: Timeout = DEFAULT) -> bytes:
+        """As `Client.read_blob`."""
+        return await self._perform(transfers.read_blob(blob, self._endpoints.seconds(timeout)))
+
+    async def set_alias(
+        self,
+        name: str,
+        alias: str,
+        version: int,
+        *,
+        expected_version: int | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> Model:
+        """As `Client.set_alias`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(
+            registry_calls.set_alias(name, alias, version, expected_version, seconds)
+        )
+
+    async def delete_alias(self, name: str, alias: str, *, timeout: Timeout = DEFAULT) -> Model:
+        """As `Client.delete_alias`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(registry_calls.delete_alias(name, alias, seconds))
+
+    async def delete_version(
+        self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT
+    ) -> None:
+        """As `Client.delete_version`."""
+        seconds = self._endpoints.seconds(timeout)
+        await self._perform(registry_calls.delete_version(reference, seconds))
+
+    async def predict(
+        self,
+        reference: str | ModelReference,
+        inputs: Mapping[str, ArrayLike],
+        *,
+        signature: str = DEFAULT_SIGNATURE,
+        outputs: Iterable[str] = (),
+        timeout: Timeout = DEFAULT,
+    ) -> dict[str, NDArray[Any]]:
+        """As `Client.predict`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(
+            worker_calls.predict(reference, inputs, signature, outputs, seconds)
+        )
+
+    async def status(self, model: str | None = None, *, timeout: Timeout = DEFAULT) -> WorkerStatus:
+        """As `Client.status`."""
+        return await self._perform(
+            worker_calls.status(model or "", self._endpoints.seconds(timeout))
+        )
+
+    async def wait_until_ready(
+        self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT
+    ) -> ServedVersion:
+        """As `Client.wait_until_ready`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(worker_calls.wait_until_ready(reference, seconds))
+
+    async def _pages(self, page: Callable[[str], Steps[tuple[list[T], str]]]) -> AsyncIterator[T]:
+        items, token = await self._perform(page(""))
+        for item in items:
+            yield item
+        while token:
+            items, token = await self._perform(page(token))
+            for item in items:
+                yield item
+
+    async def _perform(self, steps: Steps[T]) -> T:
+        """Run a call: perform each of its steps and give it the result, or the error."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    result = await self._step(step)
+                except BaseException as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+    async def _step(self, step: Step) -> Any:
+        match step:
+            case Sleep(seconds):
+                await asyncio.sleep(seconds)
+            case Work(function):
+                return await asyncio.to_thread(function)
+            case Call():
+                return await self._call(step)
+
+    async def _call(self, step: Call) -> Any:
+        if isinstance(step.request, Iterator):
+            return await self._send_stream(step)
+        method = getattr(self._stub(step.method.peer), step.method.name)
+        with translated(self._endpoints.label(step.method.peer)):
+            call = method(step.request, timeout=step.timeout)
+            if step.sink is None:
+                return await call
+            try:
+                async for response in call:
+                    await asyncio.to_thread(step.sink, response)
+            finally:
+                call.cancel()  # of no effect where the stream has ended
+
+    async def _send_stream(self, step: Call) -> Any:
+        # grpc.aio loses the status of a service that ends a stream early (grpc/grpc#36066), and
+        # making the requests reads files, which wants a thread anyway.
+        stream = self._blocking.start(step)
+        try:
+            return await asyncio.to_thread(stream.finish)
+        finally:
+            stream.cancel()  # of no effect where the stream has ended
+
+    def _stub(self, peer: Peer) -> RegistryStub | PredictionStub:
+        if self._closed:
+            raise FailedPrecondition("this client is closed")
+        if peer not in self._stubs:
+            address = self._endpoints.address(peer)
+            channel = grpc.aio.insecure_channel(address, options=channel_options(peer))
+            self._channels[peer] = channel
+            stub = RegistryStub if peer is Peer.REGISTRY else PredictionStub
+            self._stubs[peer] = stub(channel)
+        return self._stubs[peer]

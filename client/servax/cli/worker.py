@@ -1,0 +1,74 @@
+"""The commands that speak to a worker."""
+
+from pathlib import Path
+
+import click
+
+from servax.cli import documents, inputs, tables
+from servax.cli.parameters import PAIR, REFERENCE, output_options, worker_option
+from servax.client import Client
+from servax.reference import ModelReference
+
+
+@click.command()
+@click.argument("reference", type=REFERENCE)
+@click.option(
+    "--input",
+    "given",
+    metavar="NAME=VALUE",
+    type=PAIR,
+    multiple=True,
+    help="An input: NAME=@FILE.npy, or NAME=JSON as in x=[[1,2]]; may be repeated.",
+)
+@click.option("--signature", default="serving_default", show_default=True, help="What to call.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the results to this .npz file instead of printing them.",
+)
+@worker_option
+@output_options
+def predict(
+    reference: ModelReference,
+    given: tuple[tuple[str, str], ...],
+    signature: str,
+    output: Path | None,
+    worker: str,
+    as_json: bool,
+    timeout: float,
+) -> None:
+    """Call the model REFERENCE on a worker.
+
+    The dtype of a JSON input is the one that the signature takes.
+    """
+    with Client(worker=worker, timeout=timeout) as client:
+        found = None
+        if any(inputs.needs_signature(text) for _, text in given):
+            found = inputs.find_signature(client.status(reference.name), reference, signature)
+        arrays = {name: inputs.read(name, text, found) for name, text in given}
+        results = client.predict(reference, arrays, signature=signature)
+    if output is not None:
+        inputs.save(output, results)
+    if as_json:
+        shown = {} if output else {name: documents.array(it) for name, it in results.items()}
+        tables.print_json({"outputs": shown, "file": str(output) if output else None})
+    else:
+        tables.print_arrays(results, values=output is None)
+
+
+@click.command()
+@click.argument("name", required=False)
+@worker_option
+@output_options
+def status(name: str | None, worker: str, as_json: bool, timeout: float) -> None:
+    """Show what a worker serves, or how the model NAME is doing there."""
+    with Client(worker=worker, timeout=timeout) as client:
+        answer = client.status(name)
+    if as_json:
+        tables.print_json(documents.status(answer))
+    else:
+        tables.print_status(answer)
+
+
+COMMANDS = (predict, status)

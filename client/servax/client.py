@@ -1,0 +1,280 @@
+"""`Client`: performs calls by blocking."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from numpy.typing import ArrayLike, NDArray
+
+from servax._blocking import Channels
+from servax._calls import registry as registry_calls
+from servax._calls import transfers
+from servax._calls import worker as worker_calls
+from servax._calls.endpoints import DEFAULT, DEFAULT_TIMEOUT, Endpoints, Timeout
+from servax._calls.registry import DEFAULT_SIGNATURE
+from servax._calls.steps import Call, Sleep, Step, Steps, Work
+from servax._files import FilePath, Report
+from servax.reference import ModelReference
+from servax.types import Blob, Model, ServedVersion, Version, WorkerStatus
+
+T = TypeVar("T")
+
+
+class Client:
+    """Speaks to a registry, to a worker, or to both; threads may share one.
+
+        with Client(registry="127.0.0.1:8400", worker="127.0.0.1:8500") as client:
+            version = client.push("mnist", "mnist.jaxexport", aliases=["production"])
+            client.wait_until_ready("mnist@production", timeout=60)
+            logits = client.predict("mnist@production", {"image": images})["output"]
+
+    A model's version is named as `name` (the newest), `name:3` or `name@production`. Connections
+    are opened by the first call that needs them.
+
+    `timeout` is how many seconds a call may take, unless the call says otherwise; None means for
+    ever. Where a blob is sent or fetched, a second is added for every MiB. Every method raises a
+    `ServaxError` (see `servax.errors`): among others `Unreachable` when nothing answers and
+    `DeadlineExceeded` when the timeout has passed.
+    """
+
+    def __init__(
+        self,
+        registry: str | None = None,
+        worker: str | None = None,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> None:
+        self._endpoints = Endpoints(registry, worker, timeout)
+        self._channels = Channels(self._endpoints)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; calls in flight end with `Cancelled`."""
+        self._channels.close()
+
+    def push(
+        self,
+        name: str,
+        program: FilePath | bytes | Mapping[str, FilePath | bytes],
+        *,
+        weights: Sequence[FilePath] = (),
+        aliases: Iterable[str] = (),
+        description: str = "",
+        labels: Mapping[str, str] | None = None,
+        progress: Report | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> Version:
+        """Publish a new version of a model, which is created if it does not exist.
+
+        `program` is what `jax.export` serialized, as a file's path or as bytes; for several
+        signatures, a mapping from their names. `weights` are safetensors files whose names of
+        tensors are the key paths of the program's weights. `aliases` point to the new version from
+        the moment it exists. `progress` is called with a `Progress` about every MiB, possibly from
+        another thread.
+
+            client.push("lm", "lm.jaxexport", weights=["lm.safetensors"])
+            client.push("lm", {"prefill": prefill.serialize(), "decode": decode.serialize()})
+
+        What the registry has already is not sent again, a broken upload goes on where it ended,
+        and a restart of the registry meanwhile is waited for. Raises `InvalidFile` for a file that
+        cannot be read or changes meanwhile, and `InvalidArgument` where the registry rejects the
+        contents; nothing is published then.
+        """
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(
+            registry_calls.push(
+                name, program, weights, aliases, description, labels or {}, seconds, progress
+            )
+        )
+
+    def upload(
+        self, path: FilePath, *, progress: Report | None = None, timeout: Timeout = DEFAULT
+    ) -> Blob:
+        """Store a file as a blob, as `push` does, and publish nothing."""
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(registry_calls.upload_file(path, seconds, progress))
+
+    def models(self, *, timeout: Timeout = DEFAULT) -> Iterator[Model]:
+        """Iterate over all models by name; pages are fetched as they are needed."""
+        seconds = self._endpoints.seconds(timeout)
+        return self._pages(lambda token: registry_calls.list_models(token, seconds))
+
+    def versions(self, name: str, *, timeout: Timeout = DEFAULT) -> Iterator[Version]:
+        """Iterate over a model's versions, newest first; raises `NotFound` at the first step."""
+        seconds = self._endpoints.seconds(timeout)
+        return self._pages(lambda token: registry_calls.list_versions(name, token, seconds))
+
+    def model(self, name: str, *, timeout: Timeout = DEFAULT) -> Model:
+        """Get a model; raises `NotFound`."""
+        return self._perform(registry_calls.get_model(name, self._endpoints.seconds(timeout)))
+
+    def version(self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT) -> Version:
+        """Get a version with its signatures and weights; raises `NotFound`."""
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(registry_calls.get_version(reference, seconds))
+
+    def pull(
+        self,
+        reference: str | ModelReference,
+        destination: FilePath,
+        *,
+        signature: str = DEFAULT_SIGNATURE,
+        weights: FilePath | None = None,
+        progress: Report | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> Version:
+        """Fetch a version's program into the file `destination`, as `download` does.
+
+        Where `weights` names a directory, the version's weights are fetched into it as
+        `model.safetensors`, or as `model-00001-of-00002.safetensors` and so on. Raises `NotFound`
+        where there is no such version or signature, or where it has no weights.
+        """
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(
+            registry_calls.pull(
+                reference,
+                destination,
+                signature,
+                weights,
+                seconds,
+                progress,
+            )
+        )
+
+    def download(
+        self,
+        blob: Blob,
+        destination: FilePath,
+        *,
+        progress: Report | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> Path:
+        """Fetch a blob into a file, which appears, or is replaced, once it is whole and verified.
+
+        Until then the bytes are in `<destination>.part`; a part that is there already is continued.
+        Two downloads must not share a destination. Raises `DataLoss` where the bytes do not match
+        the digest (the part is deleted), `NotFound`, and `InvalidFile` where the file cannot be
+        written.
+        """
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(transfers.download(blob, destination, seconds, progress))
+
+    def read_blob(self, blob: Blob, *, timeout: Timeout = DEFAULT) -> bytes:
+        """Fetch a blob into memory; raises `DataLoss` where the bytes do not match the digest."""
+        return self._perform(transfers.read_blob(blob, self._endpoints.seconds(timeout)))
+
+    def set_alias(
+        self,
+        name: str,
+        alias: str,
+        version: int,
+        *,
+        expected_version: int | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> Model:
+        """Point an alias to a version.
+
+        With `expected_version` only if the alias points there now, or with 0 only if it does not
+        exist; raises `Conflict` otherwise.
+        """
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(
+            registry_calls.set_alias(name, alias, version, expected_version, seconds)
+        )
+
+    def delete_alias(self, name: str, alias: str, *, timeout: Timeout = DEFAULT) -> Model:
+        """Remove an alias; raises `NotFound`."""
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(registry_calls.delete_alias(name, alias, seconds))
+
+    def delete_version(
+        self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT
+    ) -> None:
+        """Delete the version that `name:3` names; the number is never given again.
+
+        Raises `FailedPrecondition` while an alias points to it.
+        """
+        seconds = self._endpoints.seconds(timeout)
+        self._perform(registry_calls.delete_version(reference, seconds))
+
+    def predict(
+        self,
+        reference: str | ModelReference,
+        inputs: Mapping[str, ArrayLike],
+        *,
+        signature: str = DEFAULT_SIGNATURE,
+        outputs: Iterable[str] = (),
+        timeout: Timeout = DEFAULT,
+    ) -> dict[str, NDArray[Any]]:
+        """Call a model on a worker and give its results by name, as read-only arrays.
+
+        `inputs` are arrays, or what numpy makes arrays of; their dtypes are never changed. With
+        `outputs`, only those are returned. Requests and answers may have any size: what does not
+        fit one message travels in parts.
+
+            client.predict("lm", {"tokens": np.zeros((1, 256), np.int32)})["output"]
+
+        Raises `NotFound` where the worker does not serve it, `InvalidArgument` where the inputs do
+        not fit the signature, and `Unavailable` where the model is not ready.
+        """
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(worker_calls.predict(reference, inputs, signature, outputs, seconds))
+
+    def status(self, model: str | None = None, *, timeout: Timeout = DEFAULT) -> WorkerStatus:
+        """Ask what the worker serves and in which state it is: one model, or all."""
+        return self._perform(worker_calls.status(model or "", self._endpoints.seconds(timeout)))
+
+    def wait_until_ready(
+        self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT
+    ) -> ServedVersion:
+        """Wait until the worker, which may still be starting, serves a version.
+
+        Raises `DeadlineExceeded` with the state after `timeout` seconds in all,
+        `FailedPrecondition` with the reason where loading failed, and `NotFound` where the worker
+        was not told to serve the model.
+        """
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(worker_calls.wait_until_ready(reference, seconds))
+
+    def _pages(self, page: Callable[[str], Steps[tuple[list[T], str]]]) -> Iterator[T]:
+        items, token = self._perform(page(""))
+        yield from items
+        while token:
+            items, token = self._perform(page(token))
+            yield from items
+
+    def _perform(self, steps: Steps[T]) -> T:
+        """Run a call: perform each of its steps and give it the result, or the error."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    result = self._step(step)
+                except BaseException as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+    def _step(self, step: Step) -> Any:
+        match step:
+            case Sleep(seconds):
+                time.sleep(seconds)
+            case Work(function):
+                return function()
+            case Call():
+                return self._channels.call(step)

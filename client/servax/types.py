@@ -1,0 +1,160 @@
+"""The values that people see: what the registry stores and what a worker serves.
+
+Plain immutable values that mirror the API's messages; `servax._convert` makes them.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A stored byte string: `digest` is "sha256:" and 64 hexadecimal digits, `size` in bytes."""
+
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What an array must look like.
+
+    `dtype` is JAX's name of the element type. `shape` holds one expression per dimension: a number
+    ("256"), a symbolic dimension ("b") or arithmetic over them ("2*b + 1"). `position` is the
+    array's index among the program's flat arguments or results.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[str, ...]
+    position: int
+
+    def __str__(self) -> str:
+        """As in "tokens: int32[b,256]"."""
+        return f"{self.name}: {self.dtype}[{','.join(self.shape)}]"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One callable program of a version; everything but `name` was read out of the program.
+
+    `inputs` is what callers supply, `weights` what the worker supplies from the version's weights.
+    """
+
+    name: str
+    program: Blob
+    function_name: str
+    inputs: tuple[TensorSpec, ...]
+    weights: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    platforms: tuple[str, ...]
+    device_count: int
+    calling_convention_version: int
+    serialization_version: int
+    stablehlo_version: str
+    jax_version: str
+    disabled_checks: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
+    custom_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One array inside a safetensors blob, `size` bytes from byte `offset` of the blob on."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class WeightsShard:
+    """One safetensors blob and what it holds, by ascending offset."""
+
+    blob: Blob
+    tensors: tuple[StoredTensor, ...]
+
+
+@dataclass(frozen=True)
+class Version:
+    """One immutable version of a model; only `aliases` changes over time."""
+
+    model: str
+    number: int
+    signatures: tuple[Signature, ...]
+    weights: tuple[WeightsShard, ...]
+    description: str
+    labels: Mapping[str, str]
+    create_time: datetime
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many bytes its programs and weights take, shared blobs counted once."""
+        blobs = {signature.program for signature in self.signatures}
+        blobs.update(shard.blob for shard in self.weights)
+        return sum(blob.size for blob in blobs)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A named line of versions; `latest_version` is 0 when all were deleted."""
+
+    name: str
+    create_time: datetime
+    latest_version: int
+    version_count: int
+    aliases: Mapping[str, int] = field(default_factory=dict)
+
+
+class ServedState(enum.Enum):
+    """Where a worker stands with a version that it serves."""
+
+    UNSPECIFIED = 0
+    RESOLVING = 1
+    DOWNLOADING = 2
+    COMPILING = 3
+    VERIFYING = 4
+    READY = 5
+    DRAINING = 6
+    FAILED = 7
+
+
+@dataclass(frozen=True)
+class ServedVersion:
+    """One version on a worker.
+
+    `version` is 0 while RESOLVING. `alias` is the one by which the worker was told to serve it,
+    empty when by number or as the latest. `detail` is progress or a reason, for people.
+    """
+
+    model: str
+    version: int
+    alias: str
+    state: ServedState
+    detail: str
+    signatures: tuple[Signature, ...]
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """What a worker serves, the platform that it runs on and its version of JAX."""
+
+    versions: tuple[ServedVersion, ...]
+    platform: str
+    jax_version: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a long step has come: `done` of `total` bytes of what is called `name`."""
+
+    action: Literal["hash", "upload", "download"]
+    name: str
+    done: int
+    total: int

@@ -1,0 +1,143 @@
+"""Messages to and from the values that people see."""
+
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from servax import _convert, types
+from servax_proto.v1 import artifact_pb2, prediction_pb2
+
+TIMES = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
+COUNTS = st.integers(0, 2**31 - 1)
+TEXTS = st.text(max_size=5)
+TUPLES = st.lists(TEXTS, max_size=2).map(tuple)
+BLOBS = st.builds(types.Blob, TEXTS, COUNTS)
+SPECS = st.lists(st.builds(types.TensorSpec, TEXTS, TEXTS, TUPLES, COUNTS), max_size=2).map(tuple)
+SIGNATURES = st.builds(
+    types.Signature,
+    TEXTS,
+    BLOBS,
+    TEXTS,
+    SPECS,
+    SPECS,
+    SPECS,
+    TUPLES,
+    COUNTS,
+    COUNTS,
+    COUNTS,
+    TEXTS,
+    TEXTS,
+    TUPLES,
+    TUPLES,
+    TUPLES,
+)
+STORED = st.builds(
+    types.StoredTensor, TEXTS, TEXTS, st.lists(COUNTS, max_size=3).map(tuple), COUNTS, COUNTS
+)
+SHARDS = st.builds(types.WeightsShard, BLOBS, st.lists(STORED, max_size=2).map(tuple))
+VERSIONS = st.builds(
+    types.Version,
+    TEXTS,
+    COUNTS,
+    st.lists(SIGNATURES, max_size=2).map(tuple),
+    st.lists(SHARDS, max_size=2).map(tuple),
+    TEXTS,
+    st.dictionaries(TEXTS, TEXTS, max_size=2),
+    TIMES,
+    TUPLES,
+)
+MODELS = st.builds(
+    types.Model, TEXTS, TIMES, COUNTS, COUNTS, st.dictionaries(TEXTS, COUNTS, max_size=2)
+)
+SERVED = st.builds(
+    types.ServedVersion,
+    TEXTS,
+    COUNTS,
+    TEXTS,
+    st.sampled_from(types.ServedState),
+    TEXTS,
+    st.lists(SIGNATURES, max_size=1).map(tuple),
+)
+STATUSES = st.builds(types.WorkerStatus, st.lists(SERVED, max_size=2).map(tuple), TEXTS, TEXTS)
+ROUND_TRIPS = [
+    (VERSIONS, _convert.version_to_proto, _convert.version_from_proto),
+    (MODELS, _convert.model_to_proto, _convert.model_from_proto),
+    (STATUSES, _convert.worker_status_to_proto, _convert.worker_status_from_proto),
+]
+
+
+@pytest.mark.parametrize(("values", "to_proto", "from_proto"), ROUND_TRIPS)
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_every_value_survives_the_round_trip(values, to_proto, from_proto, data):
+    """A value comes back from its message as it was."""
+    value = data.draw(values)
+
+    assert value == from_proto(to_proto(value))
+
+
+def test_values_have_every_field_of_their_messages():
+    """No field of the API is left out of the values that people see."""
+    pairs: list[tuple[Any, Any]] = [
+        (types.Blob, artifact_pb2.Blob),
+        (types.TensorSpec, artifact_pb2.TensorSpec),
+        (types.Signature, artifact_pb2.Signature),
+        (types.StoredTensor, artifact_pb2.StoredTensor),
+        (types.WeightsShard, artifact_pb2.WeightsShard),
+        (types.Version, artifact_pb2.Version),
+        (types.Model, artifact_pb2.Model),
+        (types.ServedVersion, prediction_pb2.ServedVersion),
+        (types.WorkerStatus, prediction_pb2.GetStatusResponse),
+    ]
+
+    for value, message in pairs:
+        assert [f.name for f in fields(value)] == [f.name for f in message.DESCRIPTOR.fields]
+
+
+def test_states_are_those_of_the_api():
+    """Every state of the API has its member, with the same number."""
+    states = {
+        name.removeprefix("STATE_"): number
+        for name, number in prediction_pb2.ServedVersion.State.items()
+    }
+
+    assert {state.name: state.value for state in types.ServedState} == states
+
+
+def test_a_state_of_a_newer_worker_is_unspecified():
+    """A number that is not known here does not make the answer unreadable."""
+    message = prediction_pb2.ServedVersion.FromString(b"\x20\x63")  # field 4 is 99
+    served = _convert.served_version_from_proto(message)
+
+    assert served.state is types.ServedState.UNSPECIFIED
+
+
+def test_times_are_in_utc():
+    """Times know that they are in UTC."""
+    model = _convert.model_from_proto(artifact_pb2.Model())
+
+    assert model.create_time.utcoffset() == timedelta(0)
+
+
+def test_a_spec_prints_as_people_write_it():
+    """A spec prints its name, dtype and shape."""
+    spec = types.TensorSpec("tokens", "int32", ("b", "256"), 0)
+
+    assert str(spec) == "tokens: int32[b,256]"
+
+
+def test_a_version_counts_shared_blobs_once():
+    """A version's size is what its distinct blobs take."""
+    blob = types.Blob("sha256:a", 10)
+    shard = types.WeightsShard(types.Blob("sha256:b", 5), ())
+    signature = _convert.signature_from_proto(artifact_pb2.Signature(program={"digest": "x"}))
+    signatures = tuple(
+        types.Signature(**(vars(signature) | {"name": name, "program": blob})) for name in "ab"
+    )
+    version = types.Version("m", 1, signatures, (shard,), "", {}, datetime.now(UTC))
+
+    assert version.size == 15
