@@ -15,9 +15,11 @@ CHUNK_BYTES = 1 << 20
 
 Report: TypeAlias = Callable[[Progress], None]
 FilePath: TypeAlias = str | os.PathLike[str]
+Content: TypeAlias = FilePath | bytes | bytearray
+"""A file, or what it would hold: jax.export's serialize() gives a bytearray."""
 
 
-def digest_of(data: bytes | bytearray) -> str:
+def digest_of(data: bytes | bytearray | memoryview) -> str:
     """Give the digest that names these bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
@@ -103,8 +105,8 @@ class FileSource:
 class BytesSource:
     """Bytes in memory."""
 
-    def __init__(self, data: bytes, name: str) -> None:
-        self._data = data
+    def __init__(self, data: bytes | bytearray, name: str) -> None:
+        self._data = memoryview(data)
         self.name = name
 
     def check(self) -> None:
@@ -113,16 +115,16 @@ class BytesSource:
     def read(self, offset: int) -> Iterator[bytes]:
         """Cut the bytes."""
         for begin in range(offset, len(self._data), CHUNK_BYTES):
-            yield self._data[begin : begin + CHUNK_BYTES]
+            yield bytes(self._data[begin : begin + CHUNK_BYTES])
 
     def blob(self, report: Report | None = None) -> Blob:
         """Hash the bytes."""
         return Blob(digest_of(self._data), len(self._data))
 
 
-def source(origin: FilePath | bytes, name: str) -> Source:
+def source(origin: Content, name: str) -> Source:
     """Give what is to be sent: a path's file, or bytes that people know as `name`."""
-    if isinstance(origin, bytes):
+    if isinstance(origin, bytes | bytearray):
         return BytesSource(origin, name)
     return FileSource(origin)
 

@@ -20,7 +20,7 @@ from servax._calls.endpoints import DEFAULT, DEFAULT_TIMEOUT, Endpoints, Timeout
 from servax._calls.methods import channel_options
 from servax._calls.registry import DEFAULT_SIGNATURE
 from servax._calls.steps import Call, Peer, Sleep, Step, Steps, Work
-from servax._files import FilePath, Report
+from servax._files import Content, FilePath, Report
 from servax.errors import FailedPrecondition, translated
 from servax.reference import ModelReference
 from servax.types import Blob, Model, ServedVersion, Version, WorkerStatus
@@ -76,7 +76,7 @@ class AsyncClient:
     async def push(
         self,
         name: str,
-        program: FilePath | bytes | Mapping[str, FilePath | bytes],
+        program: Content | Mapping[str, Content],
         *,
         weights: Sequence[FilePath] = (),
         aliases: Iterable[str] = (),

@@ -15,7 +15,7 @@ from servax._calls import worker as worker_calls
 from servax._calls.endpoints import DEFAULT, DEFAULT_TIMEOUT, Endpoints, Timeout
 from servax._calls.registry import DEFAULT_SIGNATURE
 from servax._calls.steps import Call, Sleep, Step, Steps, Work
-from servax._files import FilePath, Report
+from servax._files import Content, FilePath, Report
 from servax.reference import ModelReference
 from servax.types import Blob, Model, ServedVersion, Version, WorkerStatus
 
@@ -67,7 +67,7 @@ class Client:
     def push(
         self,
         name: str,
-        program: FilePath | bytes | Mapping[str, FilePath | bytes],
+        program: Content | Mapping[str, Content],
         *,
         weights: Sequence[FilePath] = (),
         aliases: Iterable[str] = (),

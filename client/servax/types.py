@@ -1,6 +1,6 @@
 """The values that people see: what the registry stores and what a worker serves.
 
-Plain immutable values that mirror the API's messages; `servax._convert` makes them.
+Plain immutable values that mirror the API's messages; `servax.convert` makes them.
 """
 
 import enum

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from google.protobuf.empty_pb2 import Empty
 
-from servax import AsyncClient, Client, _convert
+from servax import AsyncClient, Client, convert
 from servax.tensors import from_proto, to_proto
 from servax.types import (
     Blob,
@@ -140,7 +140,7 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
         if self.publish_failures:
             self.publish_failures -= 1
             context.abort(grpc.StatusCode.UNAVAILABLE, "the answer is lost for the test")
-        return _convert.version_to_proto(self.published[request.request_id])
+        return convert.version_to_proto(self.published[request.request_id])
 
     def _keep_silent(self, context):
         if self.silent:
@@ -191,7 +191,7 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
         versions = self._of(name, context)
         latest = versions[0].number if versions else 0
         model = Model(name, CREATED, latest, len(versions), self.aliases.get(name, {}))
-        return _convert.model_to_proto(model)
+        return convert.model_to_proto(model)
 
     def _page(self, items, token):
         begin = int(token or 0)
@@ -212,7 +212,7 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
 
     def ListVersions(self, request, context):
         page, token = self._page(self._of(request.model, context), request.page_token)
-        versions = map(_convert.version_to_proto, page)
+        versions = map(convert.version_to_proto, page)
         return registry_pb2.ListVersionsResponse(versions=versions, next_page_token=token)
 
     def GetVersion(self, request, context):
@@ -223,7 +223,7 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
             number = self.aliases[request.model].get(request.alias)
         for version in versions:
             if version.number == number:
-                return _convert.version_to_proto(version)
+                return convert.version_to_proto(version)
         context.abort(grpc.StatusCode.NOT_FOUND, f"no such version of {request.model!r}")
 
     def SetAlias(self, request, context):
@@ -327,7 +327,7 @@ class FakeWorker(prediction_pb2_grpc.PredictionServicer):
     def GetStatus(self, request, context):
         served = self.history.pop(0) if self.history else self.served
         served = tuple(v for v in served if request.model in ("", v.model))
-        return _convert.worker_status_to_proto(WorkerStatus(served, "cpu", "0.12.0"))
+        return convert.worker_status_to_proto(WorkerStatus(served, "cpu", "0.12.0"))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from servax import _convert, types
+from servax import convert, types
 from servax_proto.v1 import artifact_pb2, prediction_pb2
 
 TIMES = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
@@ -64,9 +64,9 @@ SERVED = st.builds(
 )
 STATUSES = st.builds(types.WorkerStatus, st.lists(SERVED, max_size=2).map(tuple), TEXTS, TEXTS)
 ROUND_TRIPS = [
-    (VERSIONS, _convert.version_to_proto, _convert.version_from_proto),
-    (MODELS, _convert.model_to_proto, _convert.model_from_proto),
-    (STATUSES, _convert.worker_status_to_proto, _convert.worker_status_from_proto),
+    (VERSIONS, convert.version_to_proto, convert.version_from_proto),
+    (MODELS, convert.model_to_proto, convert.model_from_proto),
+    (STATUSES, convert.worker_status_to_proto, convert.worker_status_from_proto),
 ]
 
 
@@ -111,14 +111,14 @@ def test_states_are_those_of_the_api():
 def test_a_state_of_a_newer_worker_is_unspecified():
     """A number that is not known here does not make the answer unreadable."""
     message = prediction_pb2.ServedVersion.FromString(b"\x20\x63")  # field 4 is 99
-    served = _convert.served_version_from_proto(message)
+    served = convert.served_version_from_proto(message)
 
     assert served.state is types.ServedState.UNSPECIFIED
 
 
 def test_times_are_in_utc():
     """Times know that they are in UTC."""
-    model = _convert.model_from_proto(artifact_pb2.Model())
+    model = convert.model_from_proto(artifact_pb2.Model())
 
     assert model.create_time.utcoffset() == timedelta(0)
 
@@ -134,7 +134,7 @@ def test_a_version_counts_shared_blobs_once():
     """A version's size is what its distinct blobs take."""
     blob = types.Blob("sha256:a", 10)
     shard = types.WeightsShard(types.Blob("sha256:b", 5), ())
-    signature = _convert.signature_from_proto(artifact_pb2.Signature(program={"digest": "x"}))
+    signature = convert.signature_from_proto(artifact_pb2.Signature(program={"digest": "x"}))
     signatures = tuple(
         types.Signature(**(vars(signature) | {"name": name, "program": blob})) for name in "ab"
     )

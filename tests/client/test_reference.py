@@ -65,4 +65,4 @@ def test_a_reference_is_taken_where_a_text_is():
 def test_other_types_are_refused():
     """What is neither a text nor a reference is refused by its type."""
     with pytest.raises(InvalidReference, match="got int"):
-        ModelReference.parse(3)  # type: ignore[arg-type]
+        ModelReference.parse(3)

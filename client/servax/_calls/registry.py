@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from servax import _convert
+from servax import convert
 from servax._calls.methods import (
     DELETE_ALIAS,
     DELETE_VERSION,
@@ -17,7 +17,7 @@ from servax._calls.methods import (
 )
 from servax._calls.steps import Steps, call, work
 from servax._calls.transfers import download, upload
-from servax._files import FilePath, Report, Source, make_directory, source
+from servax._files import Content, FilePath, Report, Source, make_directory, source
 from servax.errors import InvalidArgument, InvalidReference, NotFound
 from servax.reference import ModelReference
 from servax.types import Blob, Model, Version
@@ -28,7 +28,7 @@ DEFAULT_SIGNATURE = "serving_default"
 
 def push(
     name: str,
-    program: FilePath | bytes | Mapping[str, FilePath | bytes],
+    program: Content | Mapping[str, Content],
     weights: Sequence[FilePath],
     aliases: Iterable[str],
     description: str,
@@ -60,7 +60,7 @@ def push(
     for shard in shards:
         blob = yield from upload(shard, timeout, report)
         request.weights.append(blob.digest)
-    return _convert.version_from_proto((yield from call(PUBLISH_VERSION, request, timeout)))
+    return convert.version_from_proto((yield from call(PUBLISH_VERSION, request, timeout)))
 
 
 def upload_file(path: FilePath, timeout: float | None, report: Report | None) -> Steps[Blob]:
@@ -73,21 +73,21 @@ def list_models(token: str, timeout: float | None) -> Steps[tuple[list[Model], s
     """Get one page and the token of the next, empty on the last."""
     request = registry_pb2.ListModelsRequest(page_token=token)
     response = yield from call(LIST_MODELS, request, timeout)
-    return [_convert.model_from_proto(model) for model in response.models], response.next_page_token
+    return [convert.model_from_proto(model) for model in response.models], response.next_page_token
 
 
 def list_versions(name: str, token: str, timeout: float | None) -> Steps[tuple[list[Version], str]]:
     """Get one page and the token of the next, empty on the last."""
     request = registry_pb2.ListVersionsRequest(model=ModelReference(name).name, page_token=token)
     response = yield from call(LIST_VERSIONS, request, timeout)
-    versions = [_convert.version_from_proto(version) for version in response.versions]
+    versions = [convert.version_from_proto(version) for version in response.versions]
     return versions, response.next_page_token
 
 
 def get_model(name: str, timeout: float | None) -> Steps[Model]:
     """Get one model."""
     request = registry_pb2.GetModelRequest(name=ModelReference(name).name)
-    return _convert.model_from_proto((yield from call(GET_MODEL, request, timeout)))
+    return convert.model_from_proto((yield from call(GET_MODEL, request, timeout)))
 
 
 def get_version(reference: str | ModelReference, timeout: float | None) -> Steps[Version]:
@@ -96,7 +96,7 @@ def get_version(reference: str | ModelReference, timeout: float | None) -> Steps
     request = registry_pb2.GetVersionRequest(
         model=reference.name, version=reference.version, alias=reference.alias
     )
-    return _convert.version_from_proto((yield from call(GET_VERSION, request, timeout)))
+    return convert.version_from_proto((yield from call(GET_VERSION, request, timeout)))
 
 
 def pull(
@@ -139,14 +139,14 @@ def set_alias(
     request = registry_pb2.SetAliasRequest(
         model=name, alias=alias, version=version, expected_version=expected_version
     )
-    return _convert.model_from_proto((yield from call(SET_ALIAS, request, timeout)))
+    return convert.model_from_proto((yield from call(SET_ALIAS, request, timeout)))
 
 
 def delete_alias(name: str, alias: str, timeout: float | None) -> Steps[Model]:
     """Remove an alias."""
     ModelReference(name, alias=alias)
     request = registry_pb2.DeleteAliasRequest(model=name, alias=alias)
-    return _convert.model_from_proto((yield from call(DELETE_ALIAS, request, timeout)))
+    return convert.model_from_proto((yield from call(DELETE_ALIAS, request, timeout)))
 
 
 def delete_version(reference: str | ModelReference, timeout: float | None) -> Steps[None]:

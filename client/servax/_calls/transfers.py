@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from servax import _convert
+from servax import convert
 from servax._calls.methods import FIND_MISSING_BLOBS, READ_BLOB, WRITE_BLOB
 from servax._calls.steps import Steps, call, receive, send, sleep, work
 from servax._files import FilePath, PartFile, Report, Source, digest_of
@@ -79,7 +79,7 @@ def _write_requests(
     source: Source, blob: Blob, offset: int, report: Report | None
 ) -> Iterator[registry_pb2.WriteBlobRequest]:
     # The first one has no data, so that nothing is special about an empty rest.
-    yield registry_pb2.WriteBlobRequest(blob=_convert.blob_to_proto(blob), offset=offset)
+    yield registry_pb2.WriteBlobRequest(blob=convert.blob_to_proto(blob), offset=offset)
     for chunk in source.read(offset):
         yield registry_pb2.WriteBlobRequest(offset=offset, data=chunk)
         offset += len(chunk)

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
-from servax import _convert
+from servax import convert
 from servax._calls.methods import GET_STATUS, PREDICT, PREDICT_STREAM
 from servax._calls.parts import Joined, cut
 from servax._calls.steps import Steps, call, exchange, sleep
@@ -93,7 +93,7 @@ def _predict_in_parts(
 def status(model: str, timeout: float | None) -> Steps[WorkerStatus]:
     """Ask what a worker serves: one model, or all when empty."""
     request = prediction_pb2.GetStatusRequest(model=model)
-    return _convert.worker_status_from_proto((yield from call(GET_STATUS, request, timeout)))
+    return convert.worker_status_from_proto((yield from call(GET_STATUS, request, timeout)))
 
 
 def wait_until_ready(
