@@ -1,0 +1,24 @@
+"""The sizes to warm up."""
+
+import pytest
+
+from servax_worker.warmup import choose_sizes
+
+
+@pytest.mark.parametrize(
+    ("symbols", "wanted", "allowed", "chosen"),
+    [
+        ((), {}, lambda s: True, [{}]),
+        (("b",), {}, lambda s: True, [{"b": 1}, {"b": 2}, {"b": 4}, {"b": 8}]),
+        (("b",), {}, lambda s: s["b"] % 8 == 0, [{"b": 8}, {"b": 16}, {"b": 32}, {"b": 64}]),
+        (("b",), {}, lambda s: s["b"] == 96, [{"b": 96}]),
+        (("b", "t"), {}, lambda s: True, [{"b": 1, "t": 1}]),
+        (("b", "t"), {}, lambda s: s["t"] >= 3, [{"b": 3, "t": 3}]),
+        (("b",), {"b": (1, 8), "t": (5,)}, lambda s: True, [{"b": 1}, {"b": 8}]),
+        (("b", "t"), {"t": (5, 6)}, lambda s: True, [{"b": 1, "t": 5}, {"b": 1, "t": 6}]),
+        (("b",), {}, lambda s: False, []),
+    ],
+)
+def test_choice(symbols, wanted, allowed, chosen):
+    """Wanted sizes are combined, defaults fill in, and only what is allowed is chosen."""
+    assert choose_sizes(symbols, wanted, allowed) == chosen

@@ -1,0 +1,1 @@
+"""The Servax worker: loads published versions and answers predictions over gRPC."""

@@ -1,0 +1,263 @@
+"""The command line: servax-worker, or python -m servax_worker."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+import structlog
+
+from servax.errors import InvalidReference
+from servax.reference import ModelReference
+from servax_worker.errors import StartupError
+from servax_worker.settings import Settings
+
+log = structlog.get_logger("servax_worker")
+
+
+class _Reference(click.ParamType[ModelReference]):
+    name = "reference"
+
+    def convert(
+        self, value: str | ModelReference, param: click.Parameter | None, ctx: click.Context | None
+    ) -> ModelReference:
+        try:
+            return ModelReference.parse(value)
+        except InvalidReference as error:
+            self.fail(str(error), param, ctx)
+
+
+class _WarmUp(click.ParamType[tuple[str, tuple[int, ...]]]):
+    name = "sizes"
+
+    def convert(
+        self,
+        value: str | tuple[str, tuple[int, ...]],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, tuple[int, ...]]:
+        if not isinstance(value, str):
+            return value
+        symbol, _, numbers = value.partition("=")
+        sizes = numbers.split(",")
+        if not symbol.isidentifier() or not all(size.isdecimal() and int(size) for size in sizes):
+            self.fail(f"'{value}' is not SYMBOL=SIZE,SIZE… such as b=1,8", param, ctx)
+        return symbol, tuple(map(int, sizes))
+
+
+@click.group(context_settings={"show_default": True})
+def main() -> None:
+    """Serve published models over gRPC."""
+
+
+@main.command()
+@click.option(
+    "--registry",
+    envvar="SERVAX_REGISTRY",
+    show_envvar=True,
+    default="127.0.0.1:8400",
+    metavar="HOST:PORT",
+    help="Where the registry answers.",
+)
+@click.option(
+    "--model",
+    "models",
+    type=_Reference(),
+    multiple=True,
+    required=True,
+    envvar="SERVAX_WORKER_MODEL",
+    show_envvar=True,
+    metavar="NAME[@ALIAS|:VERSION]",
+    help="What to serve: the latest version, the one that an alias points to, or one by number. "
+    "Repeat for more; separate by spaces in the environment.",
+)
+@click.option(
+    "--listen",
+    envvar="SERVAX_WORKER_LISTEN",
+    show_envvar=True,
+    default="127.0.0.1:8500",
+    metavar="HOST:PORT",
+    help="Where to serve gRPC; port 0 takes any free port.",
+)
+@click.option(
+    "--http",
+    envvar="SERVAX_WORKER_HTTP",
+    show_envvar=True,
+    default="127.0.0.1:8501",
+    metavar="HOST:PORT",
+    help="Where to serve /healthz, /livez and /metrics; port 0 takes any free port.",
+)
+@click.option(
+    "--cache-dir",
+    "cache_directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="SERVAX_WORKER_CACHE_DIR",
+    show_envvar=True,
+    default=Path("~/.cache/servax-worker"),
+    help="Keeps blobs and compiled executables between runs; made private to the user.",
+)
+@click.option(
+    "--warm-up",
+    type=_WarmUp(),
+    multiple=True,
+    envvar="SERVAX_WORKER_WARM_UP",
+    show_envvar=True,
+    metavar="SYMBOL=SIZE,…",
+    help="Sizes of a symbolic dimension to compile for before READY. Repeat for more symbols. "
+    "[default: 1, 2, 4, 8 for a lone symbol, otherwise 1 for each]",
+)
+@click.option(
+    "--max-executables",
+    type=click.IntRange(min=1),
+    envvar="SERVAX_WORKER_MAX_EXECUTABLES",
+    show_envvar=True,
+    default=Settings.max_executables,
+    help="How many sizes of one signature are kept compiled.",
+)
+@click.option(
+    "--compile-on-demand/--no-compile-on-demand",
+    envvar="SERVAX_WORKER_COMPILE_ON_DEMAND",
+    show_envvar=True,
+    default=Settings.compile_on_demand,
+    help="Whether a size that was not warmed up is compiled on its first request.",
+)
+@click.option(
+    "--max-message-bytes",
+    type=click.IntRange(1, 2**31 - 1),
+    envvar="SERVAX_WORKER_MAX_MESSAGE_BYTES",
+    show_envvar=True,
+    default=Settings.max_message_bytes,
+    help="The largest request in one message; larger ones take PredictStream.",
+)
+@click.option(
+    "--max-request-bytes",
+    type=click.IntRange(min=1),
+    envvar="SERVAX_WORKER_MAX_REQUEST_BYTES",
+    show_envvar=True,
+    default=Settings.max_request_bytes,
+    help="The largest request in parts, and the most that one stream's unfinished requests hold.",
+)
+@click.option(
+    "--max-in-flight",
+    type=click.IntRange(min=1),
+    envvar="SERVAX_WORKER_MAX_IN_FLIGHT",
+    show_envvar=True,
+    default=Settings.max_in_flight,
+    help="How many requests of one stream are worked on at once; more wait in the network.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    envvar="SERVAX_WORKER_GRACE",
+    show_envvar=True,
+    default=Settings.grace,
+    metavar="SECONDS",
+    help="How long requests in flight may take when the worker is told to stop.",
+)
+def serve(
+    registry: str,
+    models: tuple[ModelReference, ...],
+    listen: str,
+    http: str,
+    cache_directory: Path,
+    warm_up: Iterable[tuple[str, tuple[int, ...]]],
+    max_executables: int,
+    compile_on_demand: bool,
+    max_message_bytes: int,
+    max_request_bytes: int,
+    max_in_flight: int,
+    grace: float,
+) -> None:
+    """Serve models until SIGTERM or SIGINT."""
+    settings = Settings(
+        registry=registry,
+        models=tuple(dict.fromkeys(models)),
+        cache_directory=cache_directory.expanduser(),
+        listen=listen,
+        http=http,
+        warm_up=dict(warm_up),
+        max_executables=max_executables,
+        compile_on_demand=compile_on_demand,
+        max_message_bytes=max_message_bytes,
+        max_request_bytes=max_request_bytes,
+        max_in_flight=max_in_flight,
+        grace=grace,
+    )
+    _configure_logging()
+    try:
+        asyncio.run(_serve(settings))
+    except StartupError as error:
+        raise click.ClickException(str(error)) from error
+    _leave()
+
+
+async def _serve(settings: Settings) -> None:
+    from servax_worker.server import WorkerServer  # imports JAX: not for --help
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with WorkerServer(settings) as server:
+        log.info("serving", address=server.address, http=server.http_address)
+        await stop.wait()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)  # a second signal ends the process at once
+    log.info("stopped")
+
+
+def _leave() -> None:
+    """Ends the process although a call may hang: neither JAX nor a download can be interrupted."""
+    others = [
+        thread
+        for thread in threading.enumerate()
+        if thread is not threading.current_thread() and not thread.daemon
+    ]
+    for thread in others:
+        thread.join(timeout=0.5)
+    stuck = [thread.name for thread in others if thread.is_alive()]
+    if stuck:
+        log.warning("left while threads were busy", threads=stuck)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _configure_logging() -> None:
+    """Writes a line an event to standard output: for people on a terminal, JSON otherwise."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso"),
+    ]
+    rendering: list[structlog.typing.Processor] = (
+        [structlog.dev.ConsoleRenderer()]
+        if sys.stdout.isatty()
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    )
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+        )
+    )
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.captureWarnings(True)
+    for chatty in ("jax", "uvicorn"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+if __name__ == "__main__":
+    main(prog_name="servax-worker")

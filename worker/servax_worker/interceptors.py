@@ -1,0 +1,76 @@
+"""Turns exceptions into gRPC statuses: the one place that knows both."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import structlog
+
+from servax_worker import errors
+
+_STATUS: dict[type[errors.WorkerError], grpc.StatusCode] = {
+    errors.NotServed: grpc.StatusCode.NOT_FOUND,
+    errors.NotReady: grpc.StatusCode.UNAVAILABLE,
+    errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.CannotServe: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.TooLarge: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.OutOfMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.ExecutionFailed: grpc.StatusCode.INTERNAL,
+    errors.DeadlineExpired: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+# A status travels in the trailers, which may have 8 KiB; every non-ASCII byte takes three.
+_MESSAGE_BYTES = 2000
+
+log = structlog.get_logger(__name__)
+
+Handler = Any  # grpc's handlers are typed for the synchronous server only
+
+
+def status_of(error: Exception, method: str) -> tuple[grpc.StatusCode, str]:
+    """The status and message for an error; one that nobody foresaw is logged, not told."""
+    for kind in type(error).__mro__:
+        if kind in _STATUS:
+            return _STATUS[kind], _shortened(str(error))
+    log.error("unexpected error", method=method, exc_info=error)
+    return grpc.StatusCode.INTERNAL, "internal error; the worker's log tells more"
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Ends calls that raise with the status that the table has for their exception."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Wraps the method's handler; the services that gRPC ships end their calls themselves."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or not method.startswith("/servax."):
+            return handler
+
+        answer = handler.unary_unary or handler.stream_stream
+
+        async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            try:
+                return await answer(request, context)
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                await context.abort(*status_of(error, method))
+
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.unary_unary_rpc_method_handler
+        )
+        return make(guarded, handler.request_deserializer, handler.response_serializer)
+
+
+def _shortened(message: str) -> str:
+    encoded = message.encode()
+    if len(encoded) <= _MESSAGE_BYTES:
+        return message
+    return encoded[:_MESSAGE_BYTES].decode(errors="ignore") + "…"

@@ -1,0 +1,174 @@
+"""Finds the model and runs a request, free of any transport."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from servax.types import ServedState, ServedVersion
+from servax_worker.assembly import LoadedVersion
+from servax_worker.dispatch import Dispatcher
+from servax_worker.errors import CannotServe, NotReady, NotServed, WorkerError
+from servax_worker.loader import Loader
+from servax_worker.metrics import Metrics
+
+DEFAULT_SIGNATURE = "serving_default"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A call: of a version by number or by alias, or of the newest that is ready.
+
+    `outputs` are the names to return, all when empty. `deadline` is in the seconds of
+    `time.monotonic()`.
+    """
+
+    model: str
+    inputs: Mapping[str, NDArray[Any]]
+    version: int | None = None
+    alias: str | None = None
+    signature: str = DEFAULT_SIGNATURE
+    outputs: Sequence[str] = ()
+    deadline: float | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call gave, and what gave it; the arrays are read-only."""
+
+    model: str
+    version: int
+    signature: str
+    outputs: Mapping[str, NDArray[Any]]
+
+
+class Predictor:
+    """Answers requests with what the loaders have loaded."""
+
+    def __init__(self, loaders: Sequence[Loader], dispatcher: Dispatcher, metrics: Metrics):
+        self._loaders = loaders
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._draining = False
+
+    async def predict(self, request: Request) -> Answer:
+        """Runs one request.
+
+        A caller that leaves, or whose deadline passes, before the device's turn costs it nothing.
+
+        Raises:
+            NotServed, NotReady: as their names say.
+            CannotServe: the version failed to load, or the size is not compiled.
+            InvalidInput: the inputs do not fit.
+            DeadlineExpired, OutOfMemory, ExecutionFailed: as their names say.
+        """
+        labels = ["", "", ""]
+        with self._counted(labels):
+            loaded = self._find(request)
+            version = loaded.version
+            labels[:] = version.model, str(version.number), request.signature
+            signature = loaded.signatures.get(request.signature)
+            if signature is None:
+                labels[2] = ""
+                raise NotServed(
+                    f"{version.model} version {version.number} has no signature "
+                    f"'{request.signature}'; it has {', '.join(sorted(loaded.signatures))}"
+                )
+            sizes = signature.checker.check(request.inputs)
+            wanted = signature.checker.select(request.outputs)
+            executable = await signature.executables.get(sizes)
+            executed = await self._dispatcher.run(
+                lambda: executable(request.inputs), request.deadline
+            )
+            self._metrics.queue_seconds.labels(*labels).observe(executed.queue_seconds)
+            self._metrics.compute_seconds.labels(*labels).observe(executed.compute_seconds)
+            outputs = {name: executed.result[name] for name in wanted}
+            return Answer(version.model, version.number, request.signature, outputs)
+
+    def status(self, model: str = "") -> list[ServedVersion]:
+        """What is served, and in which state; of one model or of all. Raises NotServed."""
+        found = [loader.status for loader in self._loaders if model in ("", loader.reference.name)]
+        if not found and model:
+            raise NotServed(f"no model '{model}' here; {self._served()}")
+        return found
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything is READY."""
+        return all(loader.status.state is ServedState.READY for loader in self._loaders)
+
+    @property
+    def draining(self) -> bool:
+        """Whether new requests are refused because the worker is shutting down."""
+        return self._draining
+
+    def drain(self) -> None:
+        """Refuses requests from now on; those in flight go on."""
+        self._draining = True
+        for loader in self._loaders:
+            loader.drain()
+
+    def _find(self, request: Request) -> LoadedVersion:
+        if self._draining:
+            raise NotReady("the worker is shutting down; ask another")
+        named = [loader for loader in self._loaders if loader.reference.name == request.model]
+        if not named:
+            raise NotServed(f"no model '{request.model}' here; {self._served()}")
+        if request.alias is not None:
+            matching = [loader for loader in named if loader.reference.alias == request.alias]
+        elif request.version is not None:
+            # A version that is not resolved yet (0) may turn out to be the one.
+            matching = [loader for loader in named if loader.version in (request.version, 0)]
+        else:
+            matching = named
+        ready = [loader.loaded for loader in matching if loader.loaded is not None]
+        if request.version is not None:
+            ready = [loaded for loaded in ready if loaded.version.number == request.version]
+        if ready:
+            return max(ready, key=lambda loaded: loaded.version.number)
+        raise self._why_not(request, matching)
+
+    def _why_not(self, request: Request, matching: Sequence[Loader]) -> WorkerError:
+        if not matching:
+            wanted = (
+                f"alias '{request.alias}'"
+                if request.alias is not None
+                else f"version {request.version}"
+            )
+            return NotServed(f"no {wanted} of '{request.model}' here; {self._served()}")
+        states = "; ".join(
+            f"{loader.reference} is {loader.status.state.name}"
+            + (f" ({loader.status.detail})" if loader.status.detail else "")
+            for loader in matching
+        )
+        if all(loader.status.state is ServedState.FAILED for loader in matching):
+            return CannotServe(states)
+        return NotReady(f"not ready: {states}")
+
+    def _served(self) -> str:
+        names = [
+            f"{loader.reference} (version {loader.status.version})"
+            if loader.status.version and loader.reference.version is None
+            else str(loader.reference)
+            for loader in self._loaders
+        ]
+        return f"this worker serves {', '.join(names)}"
+
+    @contextmanager
+    def _counted(self, labels: list[str]) -> Iterator[None]:
+        """Counts how a request ends; `labels` are read then."""
+        result = "Unexpected"
+        try:
+            yield
+            result = "ok"
+        except WorkerError as error:
+            result = type(error).__name__
+            raise
+        except asyncio.CancelledError:
+            result = "Cancelled"
+            raise
+        finally:
+            self._metrics.requests.labels(*labels, result).inc()

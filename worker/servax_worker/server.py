@@ -1,0 +1,188 @@
+"""Wires a worker together and serves it."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+import grpc.aio
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from servax import Client
+from servax_proto.v1 import prediction_pb2, prediction_pb2_grpc
+from servax_worker.assembly import Assembler
+from servax_worker.blobs import BlobCache
+from servax_worker.dispatch import Dispatcher
+from servax_worker.errors import StartupError
+from servax_worker.http import HttpServer, application
+from servax_worker.interceptors import ErrorInterceptor
+from servax_worker.loader import Loader
+from servax_worker.metrics import Metrics
+from servax_worker.predictor import Predictor
+from servax_worker.runtime import Runtime
+from servax_worker.servicer import PredictionServicer
+from servax_worker.settings import Settings
+from servax_worker.sockets import listening_socket
+
+_SERVICE = prediction_pb2.DESCRIPTOR.services_by_name["Prediction"].full_name
+
+# How much larger than --max-message-bytes a message may be for the worker to explain the limit;
+# beyond that gRPC refuses it unread.
+_EXPLAINED = 4
+_LARGEST_MESSAGE = 2**31 - 1
+
+log = structlog.get_logger(__name__)
+
+
+class WorkerServer:
+    """A worker that serves while its context is open.
+
+    async with WorkerServer(settings) as server:
+        await server.wait_until_loaded()
+        ...  # call it at server.address
+
+    Leaving the context withdraws health, refuses new requests, finishes those in flight within
+    the grace period, and closes. Entering raises StartupError.
+    """
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._changes = asyncio.Event()
+        self._stack = AsyncExitStack()
+        self.address = ""
+        """Where gRPC is served, once the context is open."""
+        self.http_address = ""
+        """Where health and metrics are served, once the context is open."""
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    async def wait_until_loaded(self) -> None:
+        """Waits until every model is READY or FAILED."""
+        await asyncio.wait(self._loading)
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        settings = self._settings
+        self._metrics = Metrics()
+        dispatcher = Dispatcher()
+        stack.callback(dispatcher.close)
+        self._loaders: list[Loader] = []
+        self._predictor = Predictor(self._loaders, dispatcher, self._metrics)
+
+        http = HttpServer(application(self._predictor, self._metrics.registry), settings.http)
+        stack.push_async_callback(http.stop)
+        limit = min(_EXPLAINED * settings.max_message_bytes, _LARGEST_MESSAGE)
+        server = grpc.aio.server(
+            interceptors=[ErrorInterceptor()],
+            options=[
+                # A taken port is an error, not a second server that gets half of the calls.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", limit),
+                ("grpc.max_send_message_length", -1),
+                # What a caller that vanished holds is let go within a minute.
+                ("grpc.keepalive_time_ms", 40_000),
+                ("grpc.keepalive_timeout_ms", 20_000),
+                # Callers may ping as often, to notice that the worker vanished.
+                ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            ],
+        )
+        self.address = _bind(server, settings.listen)
+        self.http_address = http.address
+
+        runtime, blobs, registry = self._open_parts(stack)
+        assembler = Assembler(
+            runtime,
+            dispatcher,
+            self._metrics,
+            warm_up=settings.warm_up,
+            max_executables=settings.max_executables,
+            compile_on_demand=settings.compile_on_demand,
+        )
+        stack.callback(assembler.close)
+        self._loaders += [
+            Loader(reference, registry, blobs, assembler, self._changed)
+            for reference in settings.models
+        ]
+
+        servicer = PredictionServicer(
+            self._predictor, settings, platform=runtime.platform, jax_version=runtime.jax_version
+        )
+        prediction_pb2_grpc.add_PredictionServicer_to_server(servicer, server)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection(
+            (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+        )
+        await self._update_health()
+        await server.start()
+        await http.start()
+        stack.push_async_callback(self._drain, server, servicer)
+
+        self._loading = [asyncio.create_task(loader.run()) for loader in self._loaders]
+        background = [*self._loading, asyncio.create_task(self._follow_changes())]
+        stack.push_async_callback(_cancel, background)
+
+    def _open_parts(self, stack: AsyncExitStack) -> tuple[Runtime, BlobCache, Client]:
+        directory = self._settings.cache_directory
+        registry = stack.enter_context(Client(registry=self._settings.registry))
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            blobs = BlobCache(directory / "blobs", registry)
+            runtime = Runtime(directory / "executables")
+        except OSError as error:
+            raise StartupError(f"cannot use the cache directory '{directory}': {error}") from error
+        return runtime, blobs, registry
+
+    def _changed(self, loader: Loader) -> None:
+        status = loader.status
+        self._metrics.set_state(status.model, str(loader.reference), status.state)
+        self._changes.set()
+
+    async def _follow_changes(self) -> None:
+        while True:
+            await self._changes.wait()
+            self._changes.clear()
+            await self._update_health()
+
+    async def _update_health(self) -> None:
+        status = health_pb2.HealthCheckResponse.ServingStatus.Value(
+            "SERVING" if self._predictor.ready else "NOT_SERVING"
+        )
+        for service in ("", _SERVICE):
+            await self._health.set(service, status)
+
+    async def _drain(self, server: grpc.aio.Server, servicer: PredictionServicer) -> None:
+        log.info("draining", grace=self._settings.grace)
+        await self._health.enter_graceful_shutdown()
+        self._predictor.drain()
+        servicer.drain()
+        await server.stop(self._settings.grace)
+
+
+def _bind(server: grpc.aio.Server, listen: str) -> str:
+    # gRPC would not tell why an address cannot be used.
+    listening_socket(listen).close()
+    host, _, _ = listen.rpartition(":")
+    try:
+        return f"{host}:{server.add_insecure_port(listen)}"
+    except RuntimeError as error:
+        raise StartupError(f"cannot listen on {listen}: {error}") from error
+
+
+async def _cancel(tasks: list["asyncio.Task[None]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,49 @@
+"""The worker's settings: built once from the command line, never changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from servax.reference import ModelReference
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that can be chosen about a worker."""
+
+    registry: str
+    """Where the registry answers, as HOST:PORT."""
+
+    models: tuple[ModelReference, ...]
+    """What to serve."""
+
+    cache_directory: Path
+    """Holds blobs and compiled executables between runs; private to the user."""
+
+    listen: str = "127.0.0.1:8500"
+    """Where gRPC is served; port 0 takes any that is free."""
+
+    http: str = "127.0.0.1:8501"
+    """Where health and metrics are served over HTTP; port 0 takes any that is free."""
+
+    warm_up: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Sizes of symbolic dimensions to compile for before READY, by symbol."""
+
+    max_executables: int = 32
+    """How many sizes of one signature are kept compiled."""
+
+    compile_on_demand: bool = True
+    """Whether a new size is compiled on its first request."""
+
+    max_message_bytes: int = 64 << 20
+    """The largest request that Predict takes in one message."""
+
+    max_request_bytes: int = 2 << 30
+    """The largest request that PredictStream takes, and the most that the unfinished requests of
+    one stream may hold together."""
+
+    max_in_flight: int = 256
+    """How many requests of one stream run at once; more wait in the network."""
+
+    grace: float = 30.0
+    """Seconds that a worker told to stop gives the requests in flight."""

@@ -1,0 +1,38 @@
+"""Chooses the sizes that a symbolic program is compiled for before it is READY."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+Sizes = dict[str, int]
+
+_POWERS_OF_TWO = tuple(2**exponent for exponent in range(11))
+_DEFAULT_COUNT = 4
+_SEARCH_LIMIT = 4096
+
+
+def choose_sizes(
+    symbols: Sequence[str],
+    wanted: Mapping[str, Sequence[int]],
+    allowed: Callable[[Sizes], bool],
+) -> list[Sizes]:
+    """The combinations of sizes to compile for.
+
+    Every combination of the `wanted` sizes of the `symbols`; a symbol without any is 1. Where
+    nothing is wanted: the first four powers of two (1, 2, 4, 8 as a rule) of a lone symbol, which
+    nearly always is a batch, and 1 for each of several. Only what is `allowed` (the program's
+    constraints) is given; where that leaves nothing, the smallest size that is, for all symbols.
+    """
+    named = [symbol for symbol in symbols if symbol in wanted]
+    if named:
+        choices: Iterable[Sequence[int]] = [wanted.get(symbol, (1,)) for symbol in symbols]
+        limit = None
+    elif len(symbols) == 1:
+        choices, limit = [_POWERS_OF_TWO], _DEFAULT_COUNT
+    else:
+        choices, limit = [(1,)] * len(symbols), None
+    combinations = (dict(zip(symbols, sizes, strict=True)) for sizes in itertools.product(*choices))
+    chosen = list(itertools.islice(filter(allowed, combinations), limit))
+    if not chosen:
+        equal = (dict.fromkeys(symbols, size) for size in range(1, _SEARCH_LIMIT + 1))
+        chosen = list(itertools.islice(filter(allowed, equal), 1))
+    return chosen
