@@ -204,11 +204,6 @@ def publish(registry):
     with Client(registry=registry) as client:
 
         def publish(name, program, **options):
-            # jax.export serializes to a bytearray.
-            if isinstance(program, dict):
-                program = {signature: bytes(blob) for signature, blob in program.items()}
-            else:
-                program = bytes(program)
             return client.push(name, program, **options)
 
         yield publish

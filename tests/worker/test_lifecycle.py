@@ -195,6 +195,16 @@ def test_a_taken_port_is_one_line(tmp_path):
             assert result.stderr == f"Error: cannot listen on {address}: Address already in use\n"
 
 
+def test_health_of_nobody_is_one_line():
+    """Where no worker listens, the health command says so and exits with 1."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    result = CliRunner().invoke(main, ["health", "--http", address])
+
+    assert result.exit_code == 1
+    assert f"no worker answers at {address}" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

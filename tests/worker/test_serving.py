@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -20,6 +21,7 @@ from servax.errors import (
 from servax.tensors import to_proto
 from servax.types import ServedState
 from servax_proto.v1 import prediction_pb2, prediction_pb2_grpc
+from servax_worker.__main__ import main
 from servax_worker.errors import StartupError
 
 X = np.array([[1, 0, 2], [0, 1, 0]], np.float32)
@@ -195,15 +197,25 @@ def health(address, service=""):
         return health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
 
 
+def ask_command(running):
+    """What `servax-worker health` says of a worker."""
+    address = running.http.removeprefix("http://")
+    return CliRunner().invoke(main, ["health", "--http", address])
+
+
 def test_health_waits_for_every_model(worker):
-    """While one model is not READY the worker is not healthy, over gRPC and over HTTP."""
+    """While one model is not READY the worker is not healthy: over gRPC, HTTP and the command."""
     reply = httpx.get(f"{worker.http}/healthz")
+    command = ask_command(worker)
 
     assert health(worker.address) == "NOT_SERVING"
     assert reply.status_code == 503
     states = {v["model"]: v["state"] for v in reply.json()["versions"]}
     assert states["absent"] == "RESOLVING"
     assert httpx.get(f"{worker.http}/livez").status_code == 200
+    assert command.exit_code == 1
+    assert "not ready" in command.stderr
+    assert "RESOLVING" in command.stderr
 
 
 def test_it_is_healthy_once_everything_is_ready(serving, models):
@@ -217,6 +229,7 @@ def test_it_is_healthy_once_everything_is_ready(serving, models):
             client.predict("nothing", {})
 
         assert httpx.get(f"{running.http}/healthz").json()["ready"] is True
+        assert ask_command(running).exit_code == 0
         assert health(running.address) == "SERVING"
         assert health(running.address, "servax.v1.Prediction") == "SERVING"
         metrics = httpx.get(f"{running.http}/metrics").text

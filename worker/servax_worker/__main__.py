@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -50,6 +52,16 @@ class _WarmUp(click.ParamType[tuple[str, tuple[int, ...]]]):
         return symbol, tuple(map(int, sizes))
 
 
+_http_option = click.option(
+    "--http",
+    envvar="SERVAX_WORKER_HTTP",
+    show_envvar=True,
+    default="127.0.0.1:8501",
+    metavar="HOST:PORT",
+    help="Where /healthz, /livez and /metrics are; port 0 serves them on any free port.",
+)
+
+
 @click.group(context_settings={"show_default": True})
 def main() -> None:
     """Serve published models over gRPC."""
@@ -84,14 +96,7 @@ def main() -> None:
     metavar="HOST:PORT",
     help="Where to serve gRPC; port 0 takes any free port.",
 )
-@click.option(
-    "--http",
-    envvar="SERVAX_WORKER_HTTP",
-    show_envvar=True,
-    default="127.0.0.1:8501",
-    metavar="HOST:PORT",
-    help="Where to serve /healthz, /livez and /metrics; port 0 takes any free port.",
-)
+@_http_option
 @click.option(
     "--cache-dir",
     "cache_directory",
@@ -194,6 +199,19 @@ def serve(
     except StartupError as error:
         raise click.ClickException(str(error)) from error
     _leave()
+
+
+@main.command()
+@_http_option
+def health(http: str) -> None:
+    """Ask a worker whether all its models are READY: exit code 0, or 1 and why not."""
+    try:
+        with urllib.request.urlopen(f"http://{http}/healthz", timeout=5):
+            click.echo("all models are READY")
+    except urllib.error.HTTPError as error:
+        raise click.ClickException(f"not ready: {error.read().decode()}") from error
+    except OSError as error:
+        raise click.ClickException(f"no worker answers at {http}: {error}") from error
 
 
 async def _serve(settings: Settings) -> None:
