@@ -3,7 +3,7 @@
 from servax import Client
 
 with Client(worker="127.0.0.1:8500") as client:
-    logits = client.predict("mnist", {"image": images})["output"]
+    logits = client.predict("mnist", {"image": images})["logits"]
 """
 
 from servax.aio import AsyncClient

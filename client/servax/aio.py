@@ -34,7 +34,7 @@ class AsyncClient:
     """`Client` for asyncio: the same methods, to be awaited; one event loop may use it.
 
         async with AsyncClient(worker="127.0.0.1:8500") as client:
-            logits = (await client.predict("mnist", {"image": images}))["output"]
+            logits = (await client.predict("mnist", {"image": images}))["logits"]
 
     Files are read and written in threads, so that the event loop is never held up.
     """

@@ -28,7 +28,7 @@ class Client:
         with Client(registry="127.0.0.1:8400", worker="127.0.0.1:8500") as client:
             version = client.push("mnist", "mnist.jaxexport", aliases=["production"])
             client.wait_until_ready("mnist@production", timeout=60)
-            logits = client.predict("mnist@production", {"image": images})["output"]
+            logits = client.predict("mnist@production", {"image": images})["logits"]
 
     A model's version is named as `name` (the newest), `name:3` or `name@production`. Connections
     are opened by the first call that needs them.
@@ -224,7 +224,7 @@ class Client:
         `outputs`, only those are returned. Requests and answers may have any size: what does not
         fit one message travels in parts.
 
-            client.predict("lm", {"tokens": np.zeros((1, 256), np.int32)})["output"]
+            client.predict("lm", {"tokens": np.zeros((1, 256), np.int32)})["logits"]
 
         Raises `NotFound` where the worker does not serve it, `InvalidArgument` where the inputs do
         not fit the signature, and `Unavailable` where the model is not ready.

@@ -1,0 +1,1 @@
+"""Trains, exports, publishes, serves and calls real models: `python -m examples.demo`."""
