@@ -18,7 +18,7 @@ MAY_IMPORT = {
 }
 OURS = {"servax", "servax_proto", "servax_registry", "servax_worker"}
 SPEAKS_PROTOBUF = {
-    "servax": {"_convert", "_calls", "_blocking", "aio", "tensors"},
+    "servax": {"convert", "_calls", "_blocking", "aio", "tensors"},
     "servax_registry": {"convert", "servicer", "interceptors", "server"},
     "servax_worker": {"convert", "servicer", "parts", "interceptors", "server"},
 }

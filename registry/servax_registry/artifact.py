@@ -120,3 +120,35 @@ class Model:
     latest_version: int
     version_count: int
     aliases: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MissingBlob:
+    """A blob that is not stored; `committed_size` bytes of an interrupted upload are kept."""
+
+    digest: str
+    committed_size: int
+
+
+@dataclass(frozen=True)
+class ProgramSource:
+    """A program to publish: the blob's digest, and the name of the signature it becomes."""
+
+    signature: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What a publisher wants to become a version; `weights` are digests of safetensors blobs.
+
+    `request_id` tells a repeated request from a new one; None where the caller gave none.
+    """
+
+    model: str
+    programs: tuple[ProgramSource, ...]
+    weights: tuple[str, ...] = ()
+    description: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    request_id: str | None = None

@@ -1,0 +1,103 @@
+"""The command line: servax-registry, or python -m servax_registry."""
+
+import logging
+import signal
+import sys
+import threading
+
+import click
+import structlog
+
+from servax_registry.errors import AddressUnusable, DatabaseUnusable
+from servax_registry.server import serve as serving
+from servax_registry.settings import Settings
+
+
+@click.group(context_settings={"show_default": True})
+def main() -> None:
+    """Store jax.export artifacts and the versions of models that are made of them."""
+
+
+@main.command()
+@click.option(
+    "--db",
+    "database",
+    envvar="SERVAX_REGISTRY_DB",
+    show_envvar=True,
+    default="sqlite:///registry.db",
+    metavar="URL",
+    help="The database that holds everything; created when it does not exist.",
+)
+@click.option(
+    "--listen",
+    envvar="SERVAX_REGISTRY_LISTEN",
+    show_envvar=True,
+    default="127.0.0.1:8400",
+    metavar="HOST:PORT",
+    help="Where to serve; port 0 takes any free port.",
+)
+@click.option(
+    "--grace",
+    envvar="SERVAX_REGISTRY_GRACE",
+    show_envvar=True,
+    default=30.0,
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long calls in flight may take when the registry is told to stop.",
+)
+@click.option(
+    "--max-transfers",
+    envvar="SERVAX_REGISTRY_MAX_TRANSFERS",
+    show_envvar=True,
+    default=64,
+    type=click.IntRange(1, 1000),
+    help="How many blobs may be read and written at once.",
+)
+def serve(database: str, listen: str, grace: float, max_transfers: int) -> None:
+    """Serve the registry until SIGTERM or SIGINT."""
+    _configure_logging()
+    log = structlog.get_logger("servax_registry")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        with serving(Settings(database, listen, grace, max_transfers)) as server:
+            log.info("serving", address=server.address, database=server.database)
+            stop.wait()
+            log.info("stopping", grace=grace)
+    except (AddressUnusable, DatabaseUnusable) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _configure_logging() -> None:
+    """Write a line an event to standard output: for people on a terminal, JSON otherwise."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso"),
+    ]
+    rendering: list[structlog.typing.Processor] = (
+        [structlog.dev.ConsoleRenderer()]
+        if sys.stdout.isatty()
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    )
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+        )
+    )
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    # Nothing that an operator would miss: it tells of every migration that it looked at.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+if __name__ == "__main__":
+    main(prog_name="servax-registry")

@@ -1,0 +1,101 @@
+"""Turns exceptions into gRPC statuses: the one place that knows both."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import grpc
+import structlog
+
+from servax_registry import errors
+
+_STATUS: dict[type[errors.RegistryError], grpc.StatusCode] = {
+    errors.NotFound: grpc.StatusCode.NOT_FOUND,
+    errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.BlobMissing: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.VersionInUse: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.AliasMoved: grpc.StatusCode.ABORTED,
+    errors.UploadConflict: grpc.StatusCode.ABORTED,
+    errors.UploadIncomplete: grpc.StatusCode.ABORTED,
+    errors.OffsetOutOfRange: grpc.StatusCode.OUT_OF_RANGE,
+    errors.DigestMismatch: grpc.StatusCode.DATA_LOSS,
+    errors.BlobDamaged: grpc.StatusCode.DATA_LOSS,
+    errors.TooManyTransfers: grpc.StatusCode.UNAVAILABLE,
+    errors.DatabaseUnusable: grpc.StatusCode.UNAVAILABLE,
+}
+
+# By whether requests and responses are streams.
+_MAKERS: dict[tuple[bool, bool], Callable[..., "grpc.RpcMethodHandler[Any, Any]"]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+
+# A status travels in the trailers, which may have 8 KiB; every non-ASCII byte takes three.
+_MESSAGE_LIMIT = 2000
+
+_log = structlog.get_logger(__name__)
+
+
+def status_of(error: errors.RegistryError) -> grpc.StatusCode:
+    """Give the status code of the nearest class in the table."""
+    return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+
+
+class ErrorInterceptor(grpc.ServerInterceptor):
+    """Answers domain errors by the table, and any other exception as INTERNAL, without its text."""
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], "grpc.RpcMethodHandler[Any, Any] | None"],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        """Wrap the method's handler."""
+        handler = continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None:
+            return None
+        answer = (
+            handler.unary_unary
+            or handler.unary_stream
+            or handler.stream_unary
+            or handler.stream_stream
+        )
+        assert answer is not None, "a method has one of four kinds"
+
+        def respond(request: Any, context: grpc.ServicerContext) -> Any:
+            with _answering(method, context):
+                return answer(request, context)
+
+        def stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            with _answering(method, context):
+                yield from answer(request, context)
+
+        make = _MAKERS[handler.request_streaming, handler.response_streaming]
+        return make(
+            stream if handler.response_streaming else respond,
+            handler.request_deserializer,
+            handler.response_serializer,
+        )
+
+
+@contextmanager
+def _answering(method: str, context: grpc.ServicerContext) -> Iterator[None]:
+    try:
+        yield
+    except errors.RegistryError as error:
+        _abort(context, status_of(error), str(error))
+    except grpc.RpcError:
+        raise  # The caller went away while its messages were being read; gRPC knows.
+    except Exception:
+        _log.exception("unexpected error", method=method)
+        _abort(context, grpc.StatusCode.INTERNAL, "internal error; the registry's log tells more")
+
+
+def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, message: str) -> NoReturn:
+    encoded = message.encode()
+    if len(encoded) > _MESSAGE_LIMIT:
+        message = encoded[:_MESSAGE_LIMIT].decode(errors="ignore") + "…"
+    context.abort(code, message)
+    raise AssertionError("abort raises")

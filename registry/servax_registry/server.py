@@ -1,0 +1,111 @@
+"""Wires the registry together and serves it."""
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from servax_proto.v1 import registry_pb2, registry_pb2_grpc
+from servax_registry.convert import size_of
+from servax_registry.errors import AddressUnusable
+from servax_registry.interceptors import ErrorInterceptor
+from servax_registry.service import Registry
+from servax_registry.servicer import RegistryServicer
+from servax_registry.settings import Settings
+from servax_registry.store.database import Database
+
+_SERVICE = registry_pb2.DESCRIPTOR.services_by_name["Registry"].full_name
+
+# Threads beyond those that transfers can take. A transfer holds its thread for as long as its
+# caller pleases, so the other calls, which take milliseconds, have their own.
+_SHORT_CALL_THREADS = 16
+
+_OPTIONS = (
+    # A taken port is an error, not a second server that gets half of the calls.
+    ("grpc.so_reuseport", 0),
+    # A caller that vanished, or stopped, gives its thread back within a minute.
+    ("grpc.keepalive_time_ms", 40_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    # Callers may ping as often, to notice that we vanished.
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+)
+
+
+class RegistryServer:
+    """A registry that serves from its creation on until it is stopped.
+
+    `address` is where callers reach it, with the port that it got; `database` is where it keeps
+    everything, without the password. Raises DatabaseUnusable and AddressUnusable.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._database = Database(settings.database)
+        self._database.migrate()
+        self.database = self._database.location
+        registry = Registry(self._database, size_of=size_of)
+        registry.sweep()
+        self._health = health.HealthServicer()
+        self._threads = ThreadPoolExecutor(
+            settings.max_transfers + _SHORT_CALL_THREADS, thread_name_prefix="rpc"
+        )
+        self._server = grpc.server(
+            self._threads,
+            interceptors=[ErrorInterceptor()],
+            options=_OPTIONS,
+        )
+        registry_pb2_grpc.add_RegistryServicer_to_server(
+            RegistryServicer(registry, settings.max_transfers), self._server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        )
+        self.address = self._bind(settings.listen)
+        self._server.start()
+        for service in ("", _SERVICE):
+            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    def _bind(self, listen: str) -> str:
+        host, _, port = listen.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise AddressUnusable(
+                f"{listen!r} is no address; give HOST:PORT, such as 127.0.0.1:8400"
+            )
+        try:
+            _probe(host, int(port))
+            return f"{host}:{self._server.add_insecure_port(listen)}"
+        except (OSError, RuntimeError) as error:
+            raise AddressUnusable(f"cannot listen on {listen}: {error}") from error
+
+    def stop(self) -> None:
+        """Take no more calls, finish those in flight within the grace period, and close."""
+        self._health.enter_graceful_shutdown()
+        self._server.stop(self._settings.grace).wait()
+        # Uploads that were ended commit what arrived.
+        self._threads.shutdown()
+        self._database.close()
+
+
+def _probe(host: str, port: int) -> None:
+    """Raise the OSError that tells why the address cannot be bound; gRPC keeps that to itself."""
+    family, kind, _, _, address = socket.getaddrinfo(
+        host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    with socket.socket(family, kind) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+
+
+@contextmanager
+def serve(settings: Settings) -> Iterator[RegistryServer]:
+    """Serve while the block runs."""
+    server = RegistryServer(settings)
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,18 @@
+"""What an operator can set."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one registry process.
+
+    `database` is a SQLAlchemy URL, such as sqlite:////var/lib/servax/registry.db. `listen` is
+    HOST:PORT, where port 0 takes any free one. `grace` is how many seconds a stopping registry
+    gives the calls in flight. `max_transfers` bounds how many blobs are read and written at once.
+    """
+
+    database: str
+    listen: str = "127.0.0.1:8400"
+    grace: float = 30.0
+    max_transfers: int = 64

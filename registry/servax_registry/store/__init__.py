@@ -1,0 +1,1 @@
+"""What the registry keeps, in one SQL database."""

@@ -1,0 +1,241 @@
+"""Registries to talk to, in this process and in another, and real artifacts to put into them."""
+
+import hashlib
+import json
+import re
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import grpc
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+from jax import export
+
+from servax_proto.v1 import artifact_pb2, registry_pb2, registry_pb2_grpc
+from servax_registry.convert import size_of
+from servax_registry.errors import RegistryError
+from servax_registry.inspection import inspect_program
+from servax_registry.interceptors import status_of
+from servax_registry.server import serve
+from servax_registry.service import Registry
+from servax_registry.servicer import RegistryServicer
+from servax_registry.settings import Settings
+from servax_registry.store.blobs import BlobStore
+from servax_registry.store.database import Database
+
+MIB = 1 << 20
+
+
+def digest_of(data):
+    """Give the digest that names these bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+class Calls:
+    """The registry's methods, and the sequences of calls that many tests need.
+
+    `api` has the methods of the API; `error` is what it raises, and `explain` takes code and
+    message out of that.
+    """
+
+    def __init__(self, api, error, explain):
+        self.api = api
+        self._error = error
+        self.explain = explain
+
+    @contextmanager
+    def refuses(self, code, pattern):
+        """Check that the block is answered with this status and a message like that."""
+        with pytest.raises(self._error) as caught:
+            yield
+        found, message = self.explain(caught.value)
+        assert (found, bool(re.search(pattern, message))) == (code, True), message
+
+    def write(self, data, offset=0, *, digest=None, size=None, part=MIB):
+        """Upload the bytes of a blob from an offset on."""
+
+        def requests():
+            yield registry_pb2.WriteBlobRequest(
+                blob=artifact_pb2.Blob(
+                    digest=digest or digest_of(data), size=len(data) if size is None else size
+                ),
+                offset=offset,
+            )
+            for begin in range(offset, len(data), part):
+                yield registry_pb2.WriteBlobRequest(offset=begin, data=data[begin : begin + part])
+
+        self.api.WriteBlob(requests())
+        return digest or digest_of(data)
+
+    def read(self, digest, offset=0, limit=0):
+        """Download a blob."""
+        request = registry_pb2.ReadBlobRequest(digest=digest, offset=offset, limit=limit)
+        return b"".join(response.data for response in self.api.ReadBlob(request))
+
+    def missing(self, *digests):
+        """Give the committed sizes of the blobs that are not stored."""
+        request = registry_pb2.FindMissingBlobsRequest(digests=digests)
+        found = self.api.FindMissingBlobs(request).missing
+        return {blob.digest: blob.committed_size for blob in found}
+
+    def publish(self, model, *programs, weights=(), **fields):
+        """Upload programs and weights, and publish them as a version."""
+        sources = [
+            registry_pb2.ProgramSource(
+                signature=f"s{index}" if index else "", digest=self.write(program)
+            )
+            for index, program in enumerate(programs)
+        ]
+        return self.api.PublishVersion(
+            registry_pb2.PublishVersionRequest(
+                model=model,
+                programs=sources,
+                weights=[self.write(data) for data in weights],
+                **fields,
+            )
+        )
+
+
+class InProcess:
+    """Calls a servicer as gRPC would, without gRPC."""
+
+    def __init__(self, servicer):
+        self._servicer = servicer
+
+    def __getattr__(self, method):
+        return lambda request: getattr(self._servicer, method)(request, None)
+
+
+@pytest.fixture
+def url(tmp_path):
+    """A database that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'registry.db'}"
+
+
+@pytest.fixture
+def database(url):
+    """An empty database."""
+    database = Database(url)
+    database.migrate()
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def blobs(database):
+    """The blobs of that database."""
+    return BlobStore(database)
+
+
+@pytest.fixture
+def connect():
+    """Make Calls to the registry at an address; the channels are closed after the test."""
+    with ExitStack() as stack:
+
+        def connect(address):
+            channel = stack.enter_context(grpc.insecure_channel(address))
+            stub = registry_pb2_grpc.RegistryStub(channel)
+            return Calls(stub, grpc.RpcError, lambda error: (error.code(), error.details()))
+
+        yield connect
+
+
+@pytest.fixture(scope="session")
+def inspect():
+    """The real inspection, which starts a process once for every different blob."""
+    known = {}
+
+    def inspect(file):
+        digest = digest_of(file.read())
+        if digest not in known:
+            known[digest] = inspect_program(file)
+        return known[digest]
+
+    return inspect
+
+
+@pytest.fixture(params=["in-process", "gRPC"])
+def registry(request, url, connect, inspect):
+    """A registry, called directly and over gRPC."""
+    if request.param == "gRPC":
+        with serve(Settings(url, "127.0.0.1:0")) as server:
+            yield connect(server.address)
+        return
+    database = request.getfixturevalue("database")
+    servicer = RegistryServicer(
+        Registry(database, size_of=size_of, inspect=inspect), max_transfers=64
+    )
+    yield Calls(InProcess(servicer), RegistryError, lambda error: (status_of(error), str(error)))
+
+
+class RegistryProcess:
+    """A registry in a process of its own, which can be killed and started again."""
+
+    def __init__(self, url):
+        self._url = url
+        self.process: Any = None
+        self.address = ""
+
+    def start(self, *options):
+        """Start it, wait until it serves and give its address."""
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "servax_registry", "serve"),
+                *("--db", self._url, "--listen", "127.0.0.1:0", *options),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.address = json.loads(self.process.stdout.readline())["address"]
+        return self.address
+
+    def stop(self, number=signal.SIGTERM):
+        """Send a signal, wait for the end and give the exit code."""
+        self.process.send_signal(number)
+        code = self.process.wait()
+        self.process.stdout.close()
+        self.process = None
+        return code
+
+
+@pytest.fixture
+def process(url):
+    """A registry process that is not started yet; ended after the test."""
+    process = RegistryProcess(url)
+    yield process
+    if process.process is not None:
+        process.stop(signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def linear():
+    """An exported x @ params["w"] + params["b"] of float32, with a symbolic batch."""
+    (b,) = export.symbolic_shape("b")
+    arguments = (
+        {"w": jax.ShapeDtypeStruct((4, 3), "float32"), "b": jax.ShapeDtypeStruct((3,), "float32")},
+        jax.ShapeDtypeStruct((b, 4), "float32"),
+    )
+
+    def linear(params, x):
+        return {"logits": x @ params["w"] + params["b"]}
+
+    return bytes(export.export(jax.jit(linear))(*arguments).serialize())
+
+
+@pytest.fixture(scope="session")
+def constant():
+    """An exported function of one array, x + 1, without weights."""
+    exported = export.export(jax.jit(lambda x: x + 1))(jax.ShapeDtypeStruct((2,), "int32"))
+    return bytes(exported.serialize())
+
+
+@pytest.fixture(scope="session")
+def linear_weights():
+    """The safetensors file that `linear` takes."""
+    tensors = {"w": np.ones((4, 3), np.float32), "b": np.arange(3, dtype=np.float32)}
+    return safetensors.numpy.save(tensors)

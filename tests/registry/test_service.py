@@ -1,0 +1,143 @@
+"""What the service does with programs that no test could export quickly."""
+
+import hashlib
+
+import pytest
+
+from servax_registry.artifact import (
+    Argument,
+    Blob,
+    Program,
+    ProgramSource,
+    Publication,
+    Result,
+)
+from servax_registry.convert import size_of, version_to_proto
+from servax_registry.errors import InvalidName, InvalidProgram, VersionTooLarge
+from servax_registry.service import Registry
+
+MIB = 1 << 20
+
+
+def program(outputs=1, **fields):
+    """Make a program of one input and many outputs."""
+    return Program(
+        function_name="f",
+        arguments=(Argument("x", (), False, "float32", ("b", "2*b + 1")),),
+        results=tuple(Result((f"{n:0100d}k",), "float32", ("b",)) for n in range(outputs)),
+        platforms=("cpu", "cuda"),
+        device_count=2,
+        calling_convention_version=10,
+        serialization_version=3,
+        stablehlo_version="1.15.0",
+        jax_version="0.12.0",
+        disabled_checks=("a",),
+        effects=("b",),
+        custom_nodes=("c",),
+        **fields,
+    )
+
+
+@pytest.fixture
+def publish(database):
+    """Publish a blob of these bytes that is inspected by a function of the test's."""
+
+    def publish(inspect, data=b"program"):
+        registry = Registry(database, size_of=size_of, inspect=inspect)
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        parts = ((begin, data[begin : begin + MIB]) for begin in range(0, len(data), MIB))
+        registry.write_blob(Blob(digest, len(data)), parts)
+        return registry.publish_version(Publication("m", (ProgramSource("s", digest),)))
+
+    return publish
+
+
+def test_inspection_sees_the_blob_in_a_real_file(publish):
+    """The inspector is given a file with all bytes, positioned at the beginning."""
+    seen = []
+
+    def inspect(file):
+        assert file.fileno() > 0
+        seen.append(file.read())
+        return program()
+
+    publish(inspect, b"x" * 3_000_000)
+
+    assert seen == [b"x" * 3_000_000]
+
+
+def test_a_program_is_inspected_once(publish, monkeypatch):
+    """A blob is inspected again only after the reader has become another version."""
+    calls = []
+
+    def inspect(file):
+        calls.append(file)
+        return program()
+
+    assert [publish(inspect).number for _ in range(2)] == [1, 2]
+    assert len(calls) == 1
+    monkeypatch.setattr("servax_registry.service.INSPECTION_VERSION", 99)
+    assert publish(inspect).number == 3
+    assert len(calls) == 2
+
+
+def test_everything_that_was_inspected_is_kept(publish, database):
+    """What comes out of the database is, field by field, what the inspector found."""
+    published = publish(lambda file: program())
+
+    found = Registry(database, size_of=size_of).get_version("m")
+
+    assert found == published
+    assert found.signatures[0].program == program()
+    message = version_to_proto(found).signatures[0]
+    assert (message.jax_version, list(message.platforms), message.device_count) == (
+        "0.12.0",
+        ["cpu", "cuda"],
+        2,
+    )
+
+
+def test_a_failed_inspection_is_not_remembered(publish):
+    """A program that was refused is inspected again, and the error names the signature."""
+
+    def inspect(file):
+        raise InvalidProgram("truncated")
+
+    for _ in range(2):
+        with pytest.raises(InvalidProgram, match=r"'s' \(sha256:.*truncated"):
+            publish(inspect)
+    assert publish(lambda file: program()).number == 1
+
+
+def test_a_version_that_no_message_can_hold_is_refused(publish, database):
+    """A version above 3.5 MiB is refused with its size, and takes no number."""
+    with pytest.raises(VersionTooLarge, match=r"takes \d{7} bytes, and at most 3670016"):
+        publish(lambda file: program(outputs=40_000))
+
+    assert Registry(database, size_of=size_of).list_models().items == ()
+    assert publish(lambda file: program(), b"smaller").number == 1
+
+
+def test_large_versions_come_one_a_page(publish, database, monkeypatch):
+    """A page holds one version at least, no more than fit one message, and all are reached."""
+    for outputs in (100, 100, 400, 10):
+        publish(lambda file, n=outputs: program(outputs=n), str(outputs).encode())
+    monkeypatch.setattr("servax_registry.pages.MESSAGE_LIMIT", 20_000)
+    registry = Registry(database, size_of=size_of)
+    numbers, token = [], ""
+    while True:
+        page = registry.list_versions("m", page_token=token)
+        numbers.append([version.number for version in page.items])
+        token = page.next_page_token
+        if not token:
+            break
+
+    assert numbers == [[4], [3], [2], [1]]
+
+
+def test_long_names_are_cut_in_messages(database):
+    """An error about a name of any length stays short."""
+    with pytest.raises(InvalidName) as caught:
+        Registry(database, size_of=size_of).get_model("x" * 100_000)
+
+    assert len(str(caught.value)) < 300
