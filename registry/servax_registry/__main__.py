@@ -9,8 +9,18 @@ import click
 import structlog
 
 from servax_registry.errors import AddressUnusable, DatabaseUnusable
+from servax_registry.server import is_serving
 from servax_registry.server import serve as serving
 from servax_registry.settings import Settings
+
+_listen_option = click.option(
+    "--listen",
+    envvar="SERVAX_REGISTRY_LISTEN",
+    show_envvar=True,
+    default="127.0.0.1:8400",
+    metavar="HOST:PORT",
+    help="Where the registry serves; port 0 takes any free port.",
+)
 
 
 @click.group(context_settings={"show_default": True})
@@ -28,14 +38,7 @@ def main() -> None:
     metavar="URL",
     help="The database that holds everything; created when it does not exist.",
 )
-@click.option(
-    "--listen",
-    envvar="SERVAX_REGISTRY_LISTEN",
-    show_envvar=True,
-    default="127.0.0.1:8400",
-    metavar="HOST:PORT",
-    help="Where to serve; port 0 takes any free port.",
-)
+@_listen_option
 @click.option(
     "--grace",
     envvar="SERVAX_REGISTRY_GRACE",
@@ -67,6 +70,15 @@ def serve(database: str, listen: str, grace: float, max_transfers: int) -> None:
             log.info("stopping", grace=grace)
     except (AddressUnusable, DatabaseUnusable) as error:
         raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@_listen_option
+def health(listen: str) -> None:
+    """Ask a registry whether it serves: exit code 0, or 1."""
+    if not is_serving(listen):
+        raise click.ClickException(f"no registry serves at {listen}")
+    click.echo("serving")
 
 
 def _configure_logging() -> None:

@@ -109,3 +109,14 @@ def serve(settings: Settings) -> Iterator[RegistryServer]:
         yield server
     finally:
         server.stop()
+
+
+def is_serving(address: str, timeout: float = 5.0) -> bool:
+    """Ask the registry at HOST:PORT over gRPC's health protocol; False when none answers."""
+    with grpc.insecure_channel(address) as channel:
+        try:
+            request = health_pb2.HealthCheckRequest()
+            response = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout)
+        except grpc.RpcError:
+            return False
+    return bool(response.status == health_pb2.HealthCheckResponse.SERVING)

@@ -15,11 +15,13 @@ from contextlib import suppress
 import grpc
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from servax_proto.v1 import artifact_pb2, registry_pb2
+from servax_registry.__main__ import main
 from servax_registry.server import serve
 from servax_registry.settings import Settings
 
@@ -250,6 +252,17 @@ def test_health_and_reflection_are_served(url):
     assert states == [health_pb2.HealthCheckResponse.SERVING] * 2
     services = {service.name for service in answer.list_services_response.service}
     assert "servax.v1.Registry" in services
+
+
+def test_the_health_command_tells_by_its_exit_code(url):
+    """`servax-registry health` succeeds beside a serving registry, and fails once it is gone."""
+    with serve(Settings(url, "127.0.0.1:0")) as server:
+        while_serving = CliRunner().invoke(main, ["health", "--listen", server.address])
+    afterwards = CliRunner().invoke(main, ["health", "--listen", server.address])
+
+    assert while_serving.exit_code == 0
+    assert afterwards.exit_code == 1
+    assert f"no registry serves at {server.address}" in afterwards.stderr
 
 
 def test_transfers_do_not_take_all_threads(url, connect):
