@@ -37,13 +37,13 @@ STOPSIGNAL SIGTERM
 
 FROM runtime AS registry
 COPY --from=build-registry /opt/servax /opt/servax
+ENV SERVAX_REGISTRY_DB=sqlite:////var/lib/servax/registry.db SERVAX_REGISTRY_LISTEN=0.0.0.0:8400
 EXPOSE 8400
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s CMD ["servax-registry", "health"]
 ENTRYPOINT ["servax-registry"]
-CMD ["serve", "--db", "sqlite:////var/lib/servax/registry.db", "--listen", "0.0.0.0:8400"]
+CMD ["serve"]
 
-FROM runtime AS worker
-COPY --from=build-worker /opt/servax /opt/servax
+FROM runtime AS worker-runtime
 ENV SERVAX_WORKER_LISTEN=0.0.0.0:8500 SERVAX_WORKER_HTTP=0.0.0.0:8501 \
     SERVAX_WORKER_CACHE_DIR=/var/lib/servax/cache
 EXPOSE 8500 8501
@@ -52,7 +52,10 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=300s CMD ["servax-worker"
 ENTRYPOINT ["servax-worker"]
 CMD ["serve"]
 
+FROM worker-runtime AS worker
+COPY --from=build-worker /opt/servax /opt/servax
+
 # The wheels of jax[cuda12] bring CUDA; the host needs only the NVIDIA driver and container toolkit.
-FROM worker AS worker-cuda
+FROM worker-runtime AS worker-cuda
 COPY --from=build-worker-cuda /opt/servax /opt/servax
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

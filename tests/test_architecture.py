@@ -66,13 +66,6 @@ def test_only_the_edges_speak_protobuf(package, module, imported):
     assert not speaks or module.parts[0] in SPEAKS_PROTOBUF[package]
 
 
-@pytest.mark.parametrize(("package", "module", "imported"), MODULES)
-def test_batching_would_stand_alone(package, module, imported):
-    """A batching module knows neither gRPC nor JAX nor protobuf."""
-    if module.parts[-1] == "batching":
-        assert not any(name.split(".")[0] in {"grpc", "jax", "servax_proto"} for name in imported)
-
-
 def test_the_environment_is_read_in_one_place():
     """No module of a service or of the library reads os.environ: settings come from the CLI."""
     readers = [

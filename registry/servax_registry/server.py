@@ -116,7 +116,8 @@ def is_serving(address: str, timeout: float = 5.0) -> bool:
     with grpc.insecure_channel(address) as channel:
         try:
             request = health_pb2.HealthCheckRequest()
-            response = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout)
+            stub = health_pb2_grpc.HealthStub(channel)
+            response = stub.Check(request, timeout=timeout)  # type: ignore[attr-defined] # untyped
         except grpc.RpcError:
             return False
     return bool(response.status == health_pb2.HealthCheckResponse.SERVING)

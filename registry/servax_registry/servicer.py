@@ -67,7 +67,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
         self, request: registry_pb2.GetModelRequest, context: grpc.ServicerContext
     ) -> artifact_pb2.Model:
         """See the API."""
-        return convert.model_to_proto(self._registry.get_model(request.name))
+        return convert.model_to_proto(self._registry.get_model(request.model))
 
     def ListVersions(
         self, request: registry_pb2.ListVersionsRequest, context: grpc.ServicerContext

@@ -281,7 +281,7 @@ class TestPublishing:
         for number in (2, 1):
             registry.api.DeleteVersion(registry_pb2.DeleteVersionRequest(model="m", version=number))
 
-        model = registry.api.GetModel(registry_pb2.GetModelRequest(name="m"))
+        model = registry.api.GetModel(registry_pb2.GetModelRequest(model="m"))
         assert (model.latest_version, model.version_count) == (0, 0)
         assert registry.publish("m", constant).number == 3
 
@@ -418,11 +418,11 @@ class TestListing:
         """NOT_FOUND names models that do exist."""
         get = registry_pb2.GetModelRequest
         with registry.refuses(StatusCode.NOT_FOUND, "no model 'mnits'; none"):
-            registry.api.GetModel(get(name="mnits"))
+            registry.api.GetModel(get(model="mnits"))
         registry.publish("mnist", constant)
 
         with registry.refuses(StatusCode.NOT_FOUND, "did you mean mnist"):
-            registry.api.GetModel(get(name="mnits"))
+            registry.api.GetModel(get(model="mnits"))
         with registry.refuses(StatusCode.NOT_FOUND, "there are mnist"):
             registry.api.ListVersions(registry_pb2.ListVersionsRequest(model="zzz"))
 
@@ -496,7 +496,7 @@ class TestAliases:
             with registry.refuses(StatusCode.NOT_FOUND, "it has 2, 1"):
                 move(number)
 
-        model = registry.api.GetModel(registry_pb2.GetModelRequest(name="m"))
+        model = registry.api.GetModel(registry_pb2.GetModelRequest(model="m"))
         assert dict(model.aliases) == {"live": 1}
 
     def test_publishing_moves_aliases(self, registry, move, constant):
@@ -505,7 +505,7 @@ class TestAliases:
 
         registry.publish("m", constant, aliases=["live"])
 
-        model = registry.api.GetModel(registry_pb2.GetModelRequest(name="m"))
+        model = registry.api.GetModel(registry_pb2.GetModelRequest(model="m"))
         assert dict(model.aliases) == {"live": 3}
 
     def test_a_version_with_an_alias_is_not_deleted(self, registry, move):

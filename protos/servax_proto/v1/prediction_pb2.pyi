@@ -69,11 +69,11 @@ class PredictStreamResponse(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     id: int
     response: PredictResponse
-    error: Status
+    error: Error
     more: bool
-    def __init__(self, id: _Optional[int] = ..., response: _Optional[_Union[PredictResponse, _Mapping]] = ..., error: _Optional[_Union[Status, _Mapping]] = ..., more: bool = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., response: _Optional[_Union[PredictResponse, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., more: bool = ...) -> None: ...
 
-class Status(_message.Message):
+class Error(_message.Message):
     __slots__ = ("code", "message")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]

@@ -60,10 +60,13 @@ class PredictionServicer(object):
         """Calls one signature of one model.
 
         NOT_FOUND: the worker does not serve this model, version, alias or signature.
-        UNAVAILABLE: it does, but is not ready, or is shutting down.
+        UNAVAILABLE: it does, but is not ready yet, or is shutting down.
+        FAILED_PRECONDITION: the version failed to load, or this size is not compiled and compiling on
+        demand is off.
         INVALID_ARGUMENT: the inputs do not fit the signature.
-        RESOURCE_EXHAUSTED: the request is larger than the worker's limit for one message; send it in
-        parts with PredictStream.
+        RESOURCE_EXHAUSTED: the request is larger than the worker's limit for one message, so send it
+        in parts with PredictStream; or the device has no room.
+        DEADLINE_EXCEEDED: the deadline passed before the call's turn. INTERNAL: the program failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -80,6 +83,8 @@ class PredictionServicer(object):
 
     def GetStatus(self, request, context):
         """Tells what the worker serves and in which state it is.
+
+        NOT_FOUND: the worker does not serve this model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

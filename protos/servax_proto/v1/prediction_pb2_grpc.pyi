@@ -37,10 +37,13 @@ class PredictionStub:
     """Calls one signature of one model.
 
     NOT_FOUND: the worker does not serve this model, version, alias or signature.
-    UNAVAILABLE: it does, but is not ready, or is shutting down.
+    UNAVAILABLE: it does, but is not ready yet, or is shutting down.
+    FAILED_PRECONDITION: the version failed to load, or this size is not compiled and compiling on
+    demand is off.
     INVALID_ARGUMENT: the inputs do not fit the signature.
-    RESOURCE_EXHAUSTED: the request is larger than the worker's limit for one message; send it in
-    parts with PredictStream.
+    RESOURCE_EXHAUSTED: the request is larger than the worker's limit for one message, so send it
+    in parts with PredictStream; or the device has no room.
+    DEADLINE_EXCEEDED: the deadline passed before the call's turn. INTERNAL: the program failed.
     """
     PredictStream: _grpc.StreamStreamMultiCallable[_prediction_pb2.PredictStreamRequest, _prediction_pb2.PredictStreamResponse]
     """Calls many times over one stream: requests run side by side and each answer is sent as soon
@@ -48,7 +51,10 @@ class PredictionStub:
     one must raise gRPC's message limit. A request that fails does not end the stream.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.GetStatusRequest, _prediction_pb2.GetStatusResponse]
-    """Tells what the worker serves and in which state it is."""
+    """Tells what the worker serves and in which state it is.
+
+    NOT_FOUND: the worker does not serve this model.
+    """
 
 @_typing.type_check_only
 class PredictionAsyncStub(PredictionStub):
@@ -59,10 +65,13 @@ class PredictionAsyncStub(PredictionStub):
     """Calls one signature of one model.
 
     NOT_FOUND: the worker does not serve this model, version, alias or signature.
-    UNAVAILABLE: it does, but is not ready, or is shutting down.
+    UNAVAILABLE: it does, but is not ready yet, or is shutting down.
+    FAILED_PRECONDITION: the version failed to load, or this size is not compiled and compiling on
+    demand is off.
     INVALID_ARGUMENT: the inputs do not fit the signature.
-    RESOURCE_EXHAUSTED: the request is larger than the worker's limit for one message; send it in
-    parts with PredictStream.
+    RESOURCE_EXHAUSTED: the request is larger than the worker's limit for one message, so send it
+    in parts with PredictStream; or the device has no room.
+    DEADLINE_EXCEEDED: the deadline passed before the call's turn. INTERNAL: the program failed.
     """
     PredictStream: _aio.StreamStreamMultiCallable[_prediction_pb2.PredictStreamRequest, _prediction_pb2.PredictStreamResponse]  # type: ignore[assignment]
     """Calls many times over one stream: requests run side by side and each answer is sent as soon
@@ -70,7 +79,10 @@ class PredictionAsyncStub(PredictionStub):
     one must raise gRPC's message limit. A request that fails does not end the stream.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_prediction_pb2.GetStatusRequest, _prediction_pb2.GetStatusResponse]  # type: ignore[assignment]
-    """Tells what the worker serves and in which state it is."""
+    """Tells what the worker serves and in which state it is.
+
+    NOT_FOUND: the worker does not serve this model.
+    """
 
 class PredictionServicer(metaclass=_abc_1.ABCMeta):
     """Calls the models that a worker serves."""
@@ -84,10 +96,13 @@ class PredictionServicer(metaclass=_abc_1.ABCMeta):
         """Calls one signature of one model.
 
         NOT_FOUND: the worker does not serve this model, version, alias or signature.
-        UNAVAILABLE: it does, but is not ready, or is shutting down.
+        UNAVAILABLE: it does, but is not ready yet, or is shutting down.
+        FAILED_PRECONDITION: the version failed to load, or this size is not compiled and compiling on
+        demand is off.
         INVALID_ARGUMENT: the inputs do not fit the signature.
-        RESOURCE_EXHAUSTED: the request is larger than the worker's limit for one message; send it in
-        parts with PredictStream.
+        RESOURCE_EXHAUSTED: the request is larger than the worker's limit for one message, so send it
+        in parts with PredictStream; or the device has no room.
+        DEADLINE_EXCEEDED: the deadline passed before the call's turn. INTERNAL: the program failed.
         """
 
     @_abc_1.abstractmethod
@@ -107,6 +122,9 @@ class PredictionServicer(metaclass=_abc_1.ABCMeta):
         request: _prediction_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_prediction_pb2.GetStatusResponse, _abc.Awaitable[_prediction_pb2.GetStatusResponse]]:
-        """Tells what the worker serves and in which state it is."""
+        """Tells what the worker serves and in which state it is.
+
+        NOT_FOUND: the worker does not serve this model.
+        """
 
 def add_PredictionServicer_to_server(servicer: PredictionServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

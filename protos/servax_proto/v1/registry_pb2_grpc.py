@@ -104,6 +104,8 @@ class RegistryServicer(object):
 
     def FindMissingBlobs(self, request, context):
         """Tells which blobs are not stored yet and where an interrupted upload of them continues.
+
+        INVALID_ARGUMENT: a digest is none, or there are too many.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -113,9 +115,10 @@ class RegistryServicer(object):
         """Stores one blob. What arrived is kept when the stream breaks off: FindMissingBlobs tells from
         where to go on. The blob exists only once its length and digest were verified.
 
-        DATA_LOSS: the bytes do not match the digest; what was uploaded is discarded.
+        DATA_LOSS: the bytes do not match the digest or the length; what was uploaded is discarded.
         ABORTED: another upload of the same blob moved on meanwhile; ask FindMissingBlobs again.
         OUT_OF_RANGE: the offset is not where the upload stands.
+        UNAVAILABLE: too many transfers at once; try again later.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,6 +126,9 @@ class RegistryServicer(object):
 
     def ReadBlob(self, request, context):
         """Reads one blob from any offset. Readers verify the digest themselves.
+
+        NOT_FOUND: it is not stored. OUT_OF_RANGE: the offset is beyond its end.
+        DATA_LOSS: bytes are missing at rest. UNAVAILABLE: too many transfers at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -184,7 +190,7 @@ class RegistryServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteVersion(self, request, context):
-        """Deletes a version.
+        """Deletes a version. Its blobs stay.
 
         FAILED_PRECONDITION: an alias points to it.
         """

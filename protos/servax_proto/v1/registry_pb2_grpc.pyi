@@ -39,17 +39,25 @@ class RegistryStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RegistryAsyncStub: ...
     FindMissingBlobs: _grpc.UnaryUnaryMultiCallable[_registry_pb2.FindMissingBlobsRequest, _registry_pb2.FindMissingBlobsResponse]
-    """Tells which blobs are not stored yet and where an interrupted upload of them continues."""
+    """Tells which blobs are not stored yet and where an interrupted upload of them continues.
+
+    INVALID_ARGUMENT: a digest is none, or there are too many.
+    """
     WriteBlob: _grpc.StreamUnaryMultiCallable[_registry_pb2.WriteBlobRequest, _registry_pb2.WriteBlobResponse]
     """Stores one blob. What arrived is kept when the stream breaks off: FindMissingBlobs tells from
     where to go on. The blob exists only once its length and digest were verified.
 
-    DATA_LOSS: the bytes do not match the digest; what was uploaded is discarded.
+    DATA_LOSS: the bytes do not match the digest or the length; what was uploaded is discarded.
     ABORTED: another upload of the same blob moved on meanwhile; ask FindMissingBlobs again.
     OUT_OF_RANGE: the offset is not where the upload stands.
+    UNAVAILABLE: too many transfers at once; try again later.
     """
     ReadBlob: _grpc.UnaryStreamMultiCallable[_registry_pb2.ReadBlobRequest, _registry_pb2.ReadBlobResponse]
-    """Reads one blob from any offset. Readers verify the digest themselves."""
+    """Reads one blob from any offset. Readers verify the digest themselves.
+
+    NOT_FOUND: it is not stored. OUT_OF_RANGE: the offset is beyond its end.
+    DATA_LOSS: bytes are missing at rest. UNAVAILABLE: too many transfers at once.
+    """
     PublishVersion: _grpc.UnaryUnaryMultiCallable[_registry_pb2.PublishVersionRequest, _artifact_pb2.Version]
     """Makes a version out of stored blobs, all or nothing. The programs are inspected first:
     everything that Version tells of them is read out of the blobs.
@@ -73,7 +81,7 @@ class RegistryStub:
     DeleteAlias: _grpc.UnaryUnaryMultiCallable[_registry_pb2.DeleteAliasRequest, _artifact_pb2.Model]
     """Removes an alias."""
     DeleteVersion: _grpc.UnaryUnaryMultiCallable[_registry_pb2.DeleteVersionRequest, _empty_pb2.Empty]
-    """Deletes a version.
+    """Deletes a version. Its blobs stay.
 
     FAILED_PRECONDITION: an alias points to it.
     """
@@ -87,17 +95,25 @@ class RegistryAsyncStub(RegistryStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     FindMissingBlobs: _aio.UnaryUnaryMultiCallable[_registry_pb2.FindMissingBlobsRequest, _registry_pb2.FindMissingBlobsResponse]  # type: ignore[assignment]
-    """Tells which blobs are not stored yet and where an interrupted upload of them continues."""
+    """Tells which blobs are not stored yet and where an interrupted upload of them continues.
+
+    INVALID_ARGUMENT: a digest is none, or there are too many.
+    """
     WriteBlob: _aio.StreamUnaryMultiCallable[_registry_pb2.WriteBlobRequest, _registry_pb2.WriteBlobResponse]  # type: ignore[assignment]
     """Stores one blob. What arrived is kept when the stream breaks off: FindMissingBlobs tells from
     where to go on. The blob exists only once its length and digest were verified.
 
-    DATA_LOSS: the bytes do not match the digest; what was uploaded is discarded.
+    DATA_LOSS: the bytes do not match the digest or the length; what was uploaded is discarded.
     ABORTED: another upload of the same blob moved on meanwhile; ask FindMissingBlobs again.
     OUT_OF_RANGE: the offset is not where the upload stands.
+    UNAVAILABLE: too many transfers at once; try again later.
     """
     ReadBlob: _aio.UnaryStreamMultiCallable[_registry_pb2.ReadBlobRequest, _registry_pb2.ReadBlobResponse]  # type: ignore[assignment]
-    """Reads one blob from any offset. Readers verify the digest themselves."""
+    """Reads one blob from any offset. Readers verify the digest themselves.
+
+    NOT_FOUND: it is not stored. OUT_OF_RANGE: the offset is beyond its end.
+    DATA_LOSS: bytes are missing at rest. UNAVAILABLE: too many transfers at once.
+    """
     PublishVersion: _aio.UnaryUnaryMultiCallable[_registry_pb2.PublishVersionRequest, _artifact_pb2.Version]  # type: ignore[assignment]
     """Makes a version out of stored blobs, all or nothing. The programs are inspected first:
     everything that Version tells of them is read out of the blobs.
@@ -121,7 +137,7 @@ class RegistryAsyncStub(RegistryStub):
     DeleteAlias: _aio.UnaryUnaryMultiCallable[_registry_pb2.DeleteAliasRequest, _artifact_pb2.Model]  # type: ignore[assignment]
     """Removes an alias."""
     DeleteVersion: _aio.UnaryUnaryMultiCallable[_registry_pb2.DeleteVersionRequest, _empty_pb2.Empty]  # type: ignore[assignment]
-    """Deletes a version.
+    """Deletes a version. Its blobs stay.
 
     FAILED_PRECONDITION: an alias points to it.
     """
@@ -138,7 +154,10 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.FindMissingBlobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.FindMissingBlobsResponse, _abc.Awaitable[_registry_pb2.FindMissingBlobsResponse]]:
-        """Tells which blobs are not stored yet and where an interrupted upload of them continues."""
+        """Tells which blobs are not stored yet and where an interrupted upload of them continues.
+
+        INVALID_ARGUMENT: a digest is none, or there are too many.
+        """
 
     @_abc_1.abstractmethod
     def WriteBlob(
@@ -149,9 +168,10 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         """Stores one blob. What arrived is kept when the stream breaks off: FindMissingBlobs tells from
         where to go on. The blob exists only once its length and digest were verified.
 
-        DATA_LOSS: the bytes do not match the digest; what was uploaded is discarded.
+        DATA_LOSS: the bytes do not match the digest or the length; what was uploaded is discarded.
         ABORTED: another upload of the same blob moved on meanwhile; ask FindMissingBlobs again.
         OUT_OF_RANGE: the offset is not where the upload stands.
+        UNAVAILABLE: too many transfers at once; try again later.
         """
 
     @_abc_1.abstractmethod
@@ -160,7 +180,11 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.ReadBlobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_registry_pb2.ReadBlobResponse], _abc.AsyncIterator[_registry_pb2.ReadBlobResponse]]:
-        """Reads one blob from any offset. Readers verify the digest themselves."""
+        """Reads one blob from any offset. Readers verify the digest themselves.
+
+        NOT_FOUND: it is not stored. OUT_OF_RANGE: the offset is beyond its end.
+        DATA_LOSS: bytes are missing at rest. UNAVAILABLE: too many transfers at once.
+        """
 
     @_abc_1.abstractmethod
     def PublishVersion(
@@ -232,7 +256,7 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.DeleteVersionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_empty_pb2.Empty, _abc.Awaitable[_empty_pb2.Empty]]:
-        """Deletes a version.
+        """Deletes a version. Its blobs stay.
 
         FAILED_PRECONDITION: an alias points to it.
         """
