@@ -7,6 +7,7 @@ uploads of the same blob move on. A blob exists once its length and digest were 
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
@@ -99,23 +100,18 @@ class BlobStore:
         key = self._begin(blob, first[0])
         if key is None:
             return blob
-        upload = _Upload(self._database, key, blob, first[0])
         try:
-            for data in self._chunks(key, blob.digest, 0, upload.size):
-                upload.sha256.update(data)
-            for offset, data in chain([first], parts):
-                upload.add(offset, data)
-            upload.finish()
+            with _Upload(self._database, key, blob, first[0]) as upload:
+                for data in self._chunks(key, blob.digest, 0, upload.size):
+                    upload.sha256.update(data)
+                for offset, data in chain([first], parts):
+                    upload.add(offset, data)
+                upload.finish()
         except UploadConflict:
             if self.find_missing([blob.digest]):
                 raise
         except (DigestMismatch, BlobDamaged):
             self._discard(key)
-            raise
-        except BaseException:
-            # What ended the upload tells more than a conflict now would.
-            with suppress(UploadConflict):
-                upload.flush()
             raise
         return blob
 
@@ -208,19 +204,35 @@ class BlobStore:
 
 
 class _Upload:
-    """One stream's hold on the upload with this key, `committed` bytes of which are stored."""
+    """One stream's hold on the upload with this key, from its byte `committed` on.
+
+    While a thread of its own commits one group of bytes, the next is received and hashed. Leaving
+    the block commits what is left, also when an exception ends the upload.
+    """
 
     def __init__(self, database: Database, key: int, blob: Blob, committed: int) -> None:
         self._database = database
         self._key = key
         self._blob = blob
-        self._committed = committed
         self._group: list[tuple[int, bytes]] = []
+        self._group_begin = committed
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._committing: Future[None] | None = None
         self.size = committed
         self.sha256 = hashlib.sha256()
 
+    def __enter__(self) -> "_Upload":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # What ended the upload tells more than a conflict now would.
+        with self._committer, suppress(UploadConflict):
+            if kind is not None and self._group:
+                self._commit()
+                self._settle()
+
     def add(self, offset: int, data: bytes) -> None:
-        """Take the next bytes; commit them when there are enough for a group."""
+        """Take the next bytes; begin to commit them when there are enough for a group."""
         if offset != self.size:
             raise OffsetOutOfRange(
                 f"blob {self._blob.digest}: bytes from {offset} on were sent where those from "
@@ -240,13 +252,8 @@ class _Upload:
         if data:
             self._group.append((offset, data))
         self.size += len(data)
-        if self.size - self._committed >= _GROUP_SIZE:
-            self.flush()
-
-    def flush(self) -> None:
-        """Commit what was taken since the last commit."""
-        if self._group:
-            self._commit(complete=False)
+        if self.size - self._group_begin >= _GROUP_SIZE:
+            self._commit()
 
     def finish(self) -> None:
         """Verify length and digest, and make the blob exist."""
@@ -263,8 +270,20 @@ class _Upload:
                 f"{self._blob.digest}; the upload is discarded"
             )
         self._commit(complete=True)
+        self._settle()
 
-    def _commit(self, *, complete: bool) -> None:
+    def _commit(self, *, complete: bool = False) -> None:
+        self._settle()
+        group, begin, end = self._group, self._group_begin, self.size
+        self._group, self._group_begin = [], end
+        self._committing = self._committer.submit(self._append, group, begin, end, complete)
+
+    def _settle(self) -> None:
+        """Wait for the commit under way; raises what it raised."""
+        if self._committing is not None:
+            self._committing.result()
+
+    def _append(self, group: list[tuple[int, bytes]], begin: int, end: int, complete: bool) -> None:
         now = datetime.now(UTC)
         with self._database.write(durable=complete) as session:
             moved = session.scalar(
@@ -272,11 +291,11 @@ class _Upload:
                 .where(
                     BlobRow.id == self._key,
                     BlobRow.digest == self._blob.digest,
-                    BlobRow.committed_size == self._committed,
+                    BlobRow.committed_size == begin,
                     BlobRow.complete_time.is_(None),
                 )
                 .values(
-                    committed_size=self.size,
+                    committed_size=end,
                     update_time=now,
                     complete_time=now if complete else None,
                 )
@@ -287,10 +306,8 @@ class _Upload:
                     f"another upload of blob {self._blob.digest} moved on meanwhile; ask "
                     "FindMissingBlobs where to go on"
                 )
-            if self._group:
-                session.execute(insert(ChunkRow), _rows(self._key, self._group))
-        self._committed = self.size
-        self._group.clear()
+            if group:
+                session.execute(insert(ChunkRow), _rows(self._key, group))
 
 
 def _stored(session: Session, digest: str) -> BlobRow | None:

@@ -1,35 +1,21 @@
-"""The engine, its transactions, and the schema's migrations.
+"""Units of work on the database, and the schema's migrations."""
 
-Everything that is particular to SQLite is in this module.
-"""
-
-import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from sqlite3 import Connection as SQLiteConnection
 
 import alembic.command
 import alembic.util
 from alembic.config import Config
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
 from sqlalchemy.orm import Session
 
 from servax_registry.errors import DatabaseUnusable
+from servax_registry.store import sqlite
 
 # Beyond these many connections at once, calls wait for one another.
 _CONNECTIONS = 32
-
-# How long one process waits for another one's write transaction, in milliseconds. Ours take
-# milliseconds; only a stopped process or a stalled disk can use this up.
-_BUSY_TIMEOUT = 60_000
-
-# 16 pages carry 1 MiB, so a chunk costs as few pages, and a large table as few levels, as can be.
-_PAGE_SIZE = 65_536
-
-# Pages after which the write-ahead log is copied into the database: 16 MiB.
-_CHECKPOINT_PAGES = 256
 
 
 class Database:
@@ -43,11 +29,7 @@ class Database:
         self._engine = _engine(url)
         self._durable = self._engine.execution_options(servax_begin="durable")
         self._relaxed = self._engine.execution_options(servax_begin="relaxed")
-        # SQLite takes one writer at a time. Threads queue here rather than in its busy handler,
-        # which polls; that one remains for other processes.
-        self._writer: AbstractContextManager[object] = (
-            threading.Lock() if self._engine.dialect.name == "sqlite" else nullcontext()
-        )
+        self._sqlite = sqlite.Writers(self._engine) if _is_sqlite(self._engine) else None
 
     @property
     def location(self) -> str:
@@ -68,7 +50,8 @@ class Database:
         before it outlive the machine's crash as well.
         """
         engine = self._durable if durable else self._relaxed
-        with self._writer, Session(engine) as session, session.begin():
+        turn = self._sqlite.turn() if self._sqlite else nullcontext()
+        with turn, Session(engine) as session, session.begin():
             # Takes the database's write lock now, not at the first change: a reader that turns
             # into a writer fails when another one was faster.
             session.connection()
@@ -95,6 +78,8 @@ class Database:
 
     def close(self) -> None:
         """Close every connection."""
+        if self._sqlite:
+            self._sqlite.close()
         self._engine.dispose()
 
 
@@ -113,34 +98,10 @@ def _engine(url: str) -> Engine:
             f"{url!r} is not a database URL that can be used ({error}); "
             "give one such as sqlite:///registry.db"
         ) from error
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _configure)
-        event.listen(engine, "begin", _begin)
+    if _is_sqlite(engine):
+        sqlite.configure(engine)
     return engine
 
 
-def _configure(connection: SQLiteConnection, _record: object) -> None:
-    # The driver must leave transactions to _begin.
-    connection.isolation_level = None
-    for pragma in (
-        f"busy_timeout = {_BUSY_TIMEOUT}",
-        f"page_size = {_PAGE_SIZE}",
-        "journal_mode = WAL",
-        f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
-        "foreign_keys = ON",
-    ):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _begin(connection: Connection) -> None:
-    match connection.get_execution_options().get("servax_begin"):
-        case "durable":
-            connection.exec_driver_sql("PRAGMA synchronous = FULL")
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        case "relaxed":
-            # Without a sync at every commit, the log is synced before it is copied into the
-            # database: a machine's crash may undo the last commits, but never breaks the file.
-            connection.exec_driver_sql("PRAGMA synchronous = NORMAL")
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        case _:
-            connection.exec_driver_sql("BEGIN")
+def _is_sqlite(engine: Engine) -> bool:
+    return engine.dialect.name == "sqlite"

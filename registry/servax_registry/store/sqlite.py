@@ -1,0 +1,119 @@
+"""What is particular to SQLite: its settings, its transactions, its write-ahead log."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from sqlite3 import Connection as SQLiteConnection
+
+import structlog
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import DatabaseError
+
+# How long one process waits for another one's write transaction, in milliseconds. Ours take
+# milliseconds; only a stopped process or a stalled disk can use this up.
+_BUSY_TIMEOUT = 60_000
+
+# 16 pages carry 1 MiB, so a chunk costs as few pages, and a large table as few levels, as can be.
+_PAGE_SIZE = 65_536
+
+# The write-ahead log is copied into the database when writers pause for so many seconds, or when
+# it has so many bytes; above the limit they wait for it. What a burst of uploads may cost in disk
+# space buys that it is written once, not twice, while somebody waits.
+_PAUSE = 0.5
+_LONG_LOG = 1 << 30
+_LOG_LIMIT = 2 << 30
+
+# What the log is cut down to when it begins anew, in bytes.
+_LOG_REMAINDER = 16 << 20
+
+_log = structlog.get_logger(__name__)
+
+
+def configure(engine: Engine) -> None:
+    """Let every connection of the engine have our settings and begin transactions as we do."""
+    event.listen(engine, "connect", _configure)
+    event.listen(engine, "begin", _begin)
+
+
+def _configure(connection: SQLiteConnection, _record: object) -> None:
+    # The driver must leave transactions to _begin.
+    connection.isolation_level = None
+    for pragma in (
+        f"busy_timeout = {_BUSY_TIMEOUT}",
+        f"page_size = {_PAGE_SIZE}",
+        "journal_mode = WAL",
+        "wal_autocheckpoint = 0",
+        f"journal_size_limit = {_LOG_REMAINDER}",
+        "foreign_keys = ON",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: Connection) -> None:
+    match connection.get_execution_options().get("servax_begin"):
+        case "durable":
+            connection.exec_driver_sql("PRAGMA synchronous = FULL")
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        case "relaxed":
+            # Without a sync at every commit, the log is synced before it is copied into the
+            # database: a machine's crash may undo the last commits, but never breaks the file.
+            connection.exec_driver_sql("PRAGMA synchronous = NORMAL")
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        case _:
+            connection.exec_driver_sql("BEGIN")
+
+
+class Writers:
+    """Gives writers their turn, one at a time, and copies the log into the database behind them.
+
+    Threads queue here rather than in SQLite's busy handler, which polls; that one remains for
+    other processes.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._log_file = Path(f"{engine.url.database}-wal")
+        self._lock = threading.Lock()
+        self._wrote = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._copy, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait until nobody else in this process writes."""
+        with self._lock:
+            if self._log_size() > _LOG_LIMIT:
+                self._checkpoint("RESTART")
+            yield
+        self._wrote.set()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closing.set()
+        self._wrote.set()
+        self._thread.join()
+
+    def _copy(self) -> None:
+        while not self._closing.is_set():
+            self._wrote.wait()
+            while self._wrote.is_set() and self._log_size() < _LONG_LOG:
+                self._wrote.clear()
+                self._closing.wait(_PAUSE)
+            self._wrote.clear()
+            try:
+                self._checkpoint("PASSIVE")
+            except DatabaseError:
+                # The next write brings the next attempt; until then the log only grows.
+                _log.exception("cannot copy the write-ahead log into the database")
+
+    def _checkpoint(self, mode: str) -> None:
+        with closing(self._engine.raw_connection()) as connection:
+            connection.cursor().execute(f"PRAGMA wal_checkpoint({mode})")
+
+    def _log_size(self) -> int:
+        try:
+            return self._log_file.stat().st_size
+        except FileNotFoundError:
+            return 0
