@@ -1,9 +1,11 @@
 """Servax's client library: publish `jax.export` artifacts, and call the models made of them.
 
-from servax import Client
+    from servax import Client
 
-with Client(worker="127.0.0.1:8500") as client:
-    logits = client.predict("mnist", {"image": images})["logits"]
+    with Client(worker="127.0.0.1:8500") as client:
+        logits = client.predict("mnist", {"image": images})["logits"]
+
+`AsyncClient` is the same for asyncio.
 """
 
 from servax.aio import AsyncClient
@@ -15,9 +17,9 @@ from servax.errors import (
     DataLoss,
     DeadlineExceeded,
     FailedPrecondition,
+    FileError,
     Internal,
     InvalidArgument,
-    InvalidFile,
     InvalidReference,
     InvalidTensor,
     NotFound,
@@ -55,9 +57,9 @@ __all__ = [
     "DataLoss",
     "DeadlineExceeded",
     "FailedPrecondition",
+    "FileError",
     "Internal",
     "InvalidArgument",
-    "InvalidFile",
     "InvalidReference",
     "InvalidTensor",
     "Model",

@@ -3,20 +3,15 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol, TypeAlias
+from typing import BinaryIO, Literal, Protocol
 
-from servax.errors import DataLoss, InvalidFile
-from servax.types import Blob, Progress
+from servax.errors import DataLoss, FileError
+from servax.types import Blob, Content, FilePath, Progress, ProgressCallback
 
 CHUNK_BYTES = 1 << 20
 """The API's limit for the data of one message."""
-
-Report: TypeAlias = Callable[[Progress], None]
-FilePath: TypeAlias = str | os.PathLike[str]
-Content: TypeAlias = FilePath | bytes | bytearray
-"""A file, or what it would hold: jax.export's serialize() gives a bytearray."""
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:
@@ -30,13 +25,13 @@ def _reported(action: Literal["read", "write"], path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InvalidFile(f"cannot {action} {str(path)!r}: {reason}") from error
+        raise FileError(f"cannot {action} {str(path)!r}: {reason}", error.errno) from error
 
 
 class Source(Protocol):
     """Bytes that can be read again from any offset."""
 
-    def blob(self, report: Report | None) -> Blob:
+    def blob(self, report: ProgressCallback | None) -> Blob:
         """Hash the bytes."""
         ...
 
@@ -45,7 +40,7 @@ class Source(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise InvalidFile where the bytes are no longer those that were hashed."""
+        """Raise FileError where the bytes are no longer those that were hashed."""
         ...
 
     @property
@@ -55,7 +50,7 @@ class Source(Protocol):
 
 
 class FileSource:
-    """A file. Every method raises InvalidFile where it is missing, unreadable or has changed."""
+    """A file. Every method raises FileError where it is missing, unreadable or has changed."""
 
     def __init__(self, path: FilePath) -> None:
         self._path = Path(path)
@@ -72,8 +67,8 @@ class FileSource:
         if self._stat() != self._state:
             raise self._changed()
 
-    def _changed(self) -> InvalidFile:
-        return InvalidFile(f"{str(self._path)!r} changed while it was being read; try again")
+    def _changed(self) -> FileError:
+        return FileError(f"{str(self._path)!r} changed while it was being read; try again")
 
     def read(self, offset: int) -> Iterator[bytes]:
         """Read from `offset` on; the last chunk comes only if the file has not changed."""
@@ -89,7 +84,7 @@ class FileSource:
                     self.check()
                 yield chunk
 
-    def blob(self, report: Report | None = None) -> Blob:
+    def blob(self, report: ProgressCallback | None = None) -> Blob:
         """Hash the file, however large, in one pass."""
         size = self._state[2]
         sha256 = hashlib.sha256()
@@ -117,7 +112,7 @@ class BytesSource:
         for begin in range(offset, len(self._data), CHUNK_BYTES):
             yield bytes(self._data[begin : begin + CHUNK_BYTES])
 
-    def blob(self, report: Report | None = None) -> Blob:
+    def blob(self, report: ProgressCallback | None = None) -> Blob:
         """Hash the bytes."""
         return Blob(digest_of(self._data), len(self._data))
 
@@ -141,7 +136,7 @@ class PartFile:
     A part that is there already is continued. Not for two downloads to one destination at once.
     """
 
-    def __init__(self, blob: Blob, destination: FilePath, report: Report | None) -> None:
+    def __init__(self, blob: Blob, destination: FilePath, report: ProgressCallback | None) -> None:
         self._blob = blob
         self._destination = Path(destination)
         self._part = self._destination.with_name(self._destination.name + ".part")

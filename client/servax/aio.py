@@ -4,7 +4,7 @@
 # ruff: noqa: ASYNC109
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -16,14 +16,24 @@ from servax._blocking import Channels
 from servax._calls import registry as registry_calls
 from servax._calls import transfers
 from servax._calls import worker as worker_calls
-from servax._calls.endpoints import DEFAULT, DEFAULT_TIMEOUT, Endpoints, Timeout
+from servax._calls.endpoints import DEFAULT_TIMEOUT, Endpoints
 from servax._calls.methods import channel_options
-from servax._calls.registry import DEFAULT_SIGNATURE
 from servax._calls.steps import Call, Peer, Sleep, Step, Steps, Work
-from servax._files import Content, FilePath, Report
 from servax.errors import FailedPrecondition, translated
 from servax.reference import ModelReference
-from servax.types import Blob, Model, ServedVersion, Version, WorkerStatus
+from servax.types import (
+    DEFAULT,
+    DEFAULT_SIGNATURE,
+    Blob,
+    Content,
+    FilePath,
+    Model,
+    ProgressCallback,
+    ServedVersion,
+    Timeout,
+    Version,
+    WorkerStatus,
+)
 from servax_proto.v1.prediction_pb2_grpc import PredictionStub
 from servax_proto.v1.registry_pb2_grpc import RegistryStub
 
@@ -41,9 +51,9 @@ class AsyncClient:
 
     def __init__(
         self,
+        *,
         registry: str | None = None,
         worker: str | None = None,
-        *,
         timeout: float | None = DEFAULT_TIMEOUT,
     ) -> None:
         self._endpoints = Endpoints(registry, worker, timeout)
@@ -75,26 +85,30 @@ class AsyncClient:
 
     async def push(
         self,
-        name: str,
+        model: str,
         program: Content | Mapping[str, Content],
         *,
-        weights: Sequence[FilePath] = (),
+        weights: Iterable[FilePath] = (),
         aliases: Iterable[str] = (),
         description: str = "",
         labels: Mapping[str, str] | None = None,
-        progress: Report | None = None,
+        progress: ProgressCallback | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Version:
         """As `Client.push`."""
         seconds = self._endpoints.seconds(timeout)
         return await self._perform(
             registry_calls.push(
-                name, program, weights, aliases, description, labels or {}, seconds, progress
+                model, program, weights, aliases, description, labels or {}, seconds, progress
             )
         )
 
     async def upload(
-        self, path: FilePath, *, progress: Report | None = None, timeout: Timeout = DEFAULT
+        self,
+        path: FilePath,
+        *,
+        progress: ProgressCallback | None = None,
+        timeout: Timeout = DEFAULT,
     ) -> Blob:
         """As `Client.upload`."""
         seconds = self._endpoints.seconds(timeout)
@@ -105,10 +119,10 @@ class AsyncClient:
         seconds = self._endpoints.seconds(timeout)
         return self._pages(lambda token: registry_calls.list_models(token, seconds))
 
-    def versions(self, name: str, *, timeout: Timeout = DEFAULT) -> AsyncIterator[Version]:
+    def versions(self, model: str, *, timeout: Timeout = DEFAULT) -> AsyncIterator[Version]:
         """As `Client.versions`, for `async for`."""
         seconds = self._endpoints.seconds(timeout)
-        return self._pages(lambda token: registry_calls.list_versions(name, token, seconds))
+        return self._pages(lambda token: registry_calls.list_versions(model, token, seconds))
 
     async def model(self, name: str, *, timeout: Timeout = DEFAULT) -> Model:
         """As `Client.model`."""
@@ -128,7 +142,7 @@ class AsyncClient:
         *,
         signature: str = DEFAULT_SIGNATURE,
         weights: FilePath | None = None,
-        progress: Report | None = None,
+        progress: ProgressCallback | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Version:
         """As `Client.pull`."""
@@ -149,7 +163,7 @@ class AsyncClient:
         blob: Blob,
         destination: FilePath,
         *,
-        progress: Report | None = None,
+        progress: ProgressCallback | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Path:
         """As `Client.download`."""
@@ -162,7 +176,7 @@ class AsyncClient:
 
     async def set_alias(
         self,
-        name: str,
+        model: str,
         alias: str,
         version: int,
         *,
@@ -172,13 +186,13 @@ class AsyncClient:
         """As `Client.set_alias`."""
         seconds = self._endpoints.seconds(timeout)
         return await self._perform(
-            registry_calls.set_alias(name, alias, version, expected_version, seconds)
+            registry_calls.set_alias(model, alias, version, expected_version, seconds)
         )
 
-    async def delete_alias(self, name: str, alias: str, *, timeout: Timeout = DEFAULT) -> Model:
+    async def delete_alias(self, model: str, alias: str, *, timeout: Timeout = DEFAULT) -> Model:
         """As `Client.delete_alias`."""
         seconds = self._endpoints.seconds(timeout)
-        return await self._perform(registry_calls.delete_alias(name, alias, seconds))
+        return await self._perform(registry_calls.delete_alias(model, alias, seconds))
 
     async def delete_version(
         self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT

@@ -1,7 +1,7 @@
 """`Client`: performs calls by blocking."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -12,12 +12,22 @@ from servax._blocking import Channels
 from servax._calls import registry as registry_calls
 from servax._calls import transfers
 from servax._calls import worker as worker_calls
-from servax._calls.endpoints import DEFAULT, DEFAULT_TIMEOUT, Endpoints, Timeout
-from servax._calls.registry import DEFAULT_SIGNATURE
+from servax._calls.endpoints import DEFAULT_TIMEOUT, Endpoints
 from servax._calls.steps import Call, Sleep, Step, Steps, Work
-from servax._files import Content, FilePath, Report
 from servax.reference import ModelReference
-from servax.types import Blob, Model, ServedVersion, Version, WorkerStatus
+from servax.types import (
+    DEFAULT,
+    DEFAULT_SIGNATURE,
+    Blob,
+    Content,
+    FilePath,
+    Model,
+    ProgressCallback,
+    ServedVersion,
+    Timeout,
+    Version,
+    WorkerStatus,
+)
 
 T = TypeVar("T")
 
@@ -41,9 +51,9 @@ class Client:
 
     def __init__(
         self,
+        *,
         registry: str | None = None,
         worker: str | None = None,
-        *,
         timeout: float | None = DEFAULT_TIMEOUT,
     ) -> None:
         self._endpoints = Endpoints(registry, worker, timeout)
@@ -66,14 +76,14 @@ class Client:
 
     def push(
         self,
-        name: str,
+        model: str,
         program: Content | Mapping[str, Content],
         *,
-        weights: Sequence[FilePath] = (),
+        weights: Iterable[FilePath] = (),
         aliases: Iterable[str] = (),
         description: str = "",
         labels: Mapping[str, str] | None = None,
-        progress: Report | None = None,
+        progress: ProgressCallback | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Version:
         """Publish a new version of a model, which is created if it does not exist.
@@ -88,19 +98,23 @@ class Client:
             client.push("lm", {"prefill": prefill.serialize(), "decode": decode.serialize()})
 
         What the registry has already is not sent again, a broken upload goes on where it ended,
-        and a restart of the registry meanwhile is waited for. Raises `InvalidFile` for a file that
+        and a restart of the registry meanwhile is waited for. Raises `FileError` for a file that
         cannot be read or changes meanwhile, and `InvalidArgument` where the registry rejects the
         contents; nothing is published then.
         """
         seconds = self._endpoints.seconds(timeout)
         return self._perform(
             registry_calls.push(
-                name, program, weights, aliases, description, labels or {}, seconds, progress
+                model, program, weights, aliases, description, labels or {}, seconds, progress
             )
         )
 
     def upload(
-        self, path: FilePath, *, progress: Report | None = None, timeout: Timeout = DEFAULT
+        self,
+        path: FilePath,
+        *,
+        progress: ProgressCallback | None = None,
+        timeout: Timeout = DEFAULT,
     ) -> Blob:
         """Store a file as a blob, as `push` does, and publish nothing."""
         seconds = self._endpoints.seconds(timeout)
@@ -111,10 +125,10 @@ class Client:
         seconds = self._endpoints.seconds(timeout)
         return self._pages(lambda token: registry_calls.list_models(token, seconds))
 
-    def versions(self, name: str, *, timeout: Timeout = DEFAULT) -> Iterator[Version]:
+    def versions(self, model: str, *, timeout: Timeout = DEFAULT) -> Iterator[Version]:
         """Iterate over a model's versions, newest first; raises `NotFound` at the first step."""
         seconds = self._endpoints.seconds(timeout)
-        return self._pages(lambda token: registry_calls.list_versions(name, token, seconds))
+        return self._pages(lambda token: registry_calls.list_versions(model, token, seconds))
 
     def model(self, name: str, *, timeout: Timeout = DEFAULT) -> Model:
         """Get a model; raises `NotFound`."""
@@ -132,7 +146,7 @@ class Client:
         *,
         signature: str = DEFAULT_SIGNATURE,
         weights: FilePath | None = None,
-        progress: Report | None = None,
+        progress: ProgressCallback | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Version:
         """Fetch a version's program into the file `destination`, as `download` does.
@@ -158,14 +172,14 @@ class Client:
         blob: Blob,
         destination: FilePath,
         *,
-        progress: Report | None = None,
+        progress: ProgressCallback | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Path:
         """Fetch a blob into a file, which appears, or is replaced, once it is whole and verified.
 
         Until then the bytes are in `<destination>.part`; a part that is there already is continued.
         Two downloads must not share a destination. Raises `DataLoss` where the bytes do not match
-        the digest (the part is deleted), `NotFound`, and `InvalidFile` where the file cannot be
+        the digest (the part is deleted), `NotFound`, and `FileError` where the file cannot be
         written.
         """
         seconds = self._endpoints.seconds(timeout)
@@ -177,7 +191,7 @@ class Client:
 
     def set_alias(
         self,
-        name: str,
+        model: str,
         alias: str,
         version: int,
         *,
@@ -191,13 +205,13 @@ class Client:
         """
         seconds = self._endpoints.seconds(timeout)
         return self._perform(
-            registry_calls.set_alias(name, alias, version, expected_version, seconds)
+            registry_calls.set_alias(model, alias, version, expected_version, seconds)
         )
 
-    def delete_alias(self, name: str, alias: str, *, timeout: Timeout = DEFAULT) -> Model:
+    def delete_alias(self, model: str, alias: str, *, timeout: Timeout = DEFAULT) -> Model:
         """Remove an alias; raises `NotFound`."""
         seconds = self._endpoints.seconds(timeout)
-        return self._perform(registry_calls.delete_alias(name, alias, seconds))
+        return self._perform(registry_calls.delete_alias(model, alias, seconds))
 
     def delete_version(
         self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT
@@ -221,8 +235,8 @@ class Client:
         """Call a model on a worker and give its results by name, as read-only arrays.
 
         `inputs` are arrays, or what numpy makes arrays of; their dtypes are never changed. With
-        `outputs`, only those are returned. Requests and answers may have any size: what does not
-        fit one message travels in parts.
+        `outputs`, only those are returned. What does not fit one message travels in parts: answers
+        may have any size, requests the one that the worker allows.
 
             client.predict("lm", {"tokens": np.zeros((1, 256), np.int32)})["logits"]
 

@@ -2,8 +2,6 @@
 
 from datetime import UTC
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from servax.types import (
     Blob,
     Model,
@@ -92,21 +90,6 @@ def shard_from_proto(message: artifact_pb2.WeightsShard) -> WeightsShard:
     return WeightsShard(blob_from_proto(message.blob), tuple(tensors))
 
 
-def shard_to_proto(shard: WeightsShard) -> artifact_pb2.WeightsShard:
-    """Give the message of a value."""
-    tensors = (
-        artifact_pb2.StoredTensor(
-            name=tensor.name,
-            dtype=tensor.dtype,
-            shape=tensor.shape,
-            offset=tensor.offset,
-            size=tensor.size,
-        )
-        for tensor in shard.tensors
-    )
-    return artifact_pb2.WeightsShard(blob=blob_to_proto(shard.blob), tensors=tensors)
-
-
 def version_from_proto(message: artifact_pb2.Version) -> Version:
     """Give the value of a message; times are in UTC."""
     return Version(
@@ -121,22 +104,6 @@ def version_from_proto(message: artifact_pb2.Version) -> Version:
     )
 
 
-def version_to_proto(version: Version) -> artifact_pb2.Version:
-    """Give the message of a value."""
-    create_time = Timestamp()
-    create_time.FromDatetime(version.create_time)
-    return artifact_pb2.Version(
-        model=version.model,
-        number=version.number,
-        signatures=map(signature_to_proto, version.signatures),
-        weights=map(shard_to_proto, version.weights),
-        description=version.description,
-        labels=version.labels,
-        create_time=create_time,
-        aliases=version.aliases,
-    )
-
-
 def model_from_proto(message: artifact_pb2.Model) -> Model:
     """Give the value of a message; times are in UTC."""
     return Model(
@@ -145,19 +112,6 @@ def model_from_proto(message: artifact_pb2.Model) -> Model:
         latest_version=message.latest_version,
         version_count=message.version_count,
         aliases=dict(message.aliases),
-    )
-
-
-def model_to_proto(model: Model) -> artifact_pb2.Model:
-    """Give the message of a value."""
-    create_time = Timestamp()
-    create_time.FromDatetime(model.create_time)
-    return artifact_pb2.Model(
-        name=model.name,
-        create_time=create_time,
-        latest_version=model.latest_version,
-        version_count=model.version_count,
-        aliases=model.aliases,
     )
 
 

@@ -5,14 +5,15 @@ Everything that this package raises on purpose is a `ServaxError`; no `grpc.RpcE
     ServaxError
     ├── InvalidArgument           the service refuses what was asked
     │   ├── InvalidReference      not a model reference such as "name@production"
-    │   ├── InvalidTensor         not an array that can be sent, or not one that came intact
-    │   └── InvalidFile           a local file that is missing, unreadable or changes meanwhile
+    │   └── InvalidTensor         not an array that can be sent, or not one that came intact
+    ├── FileError                 a local file that cannot be read or written
     ├── NotFound                  no such model, version, alias, signature or blob
     ├── AlreadyExists
     ├── FailedPrecondition        right in itself, but not in the present state
     ├── Conflict                  somebody else was faster (gRPC: ABORTED)
     ├── OutOfRange
     ├── ResourceExhausted         too large, or too much at once
+    │   └── MessageTooLarge       too large for one message; may be sent in parts
     ├── Unauthenticated
     ├── PermissionDenied
     ├── Unavailable               there, but not ready or shutting down
@@ -28,6 +29,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import grpc
 
@@ -48,8 +50,16 @@ class InvalidTensor(InvalidArgument):
     """An array that cannot be sent, or a message that does not hold the array it claims to."""
 
 
-class InvalidFile(InvalidArgument):
-    """A local file is missing, unreadable, or changed while it was read."""
+class FileError(ServaxError):
+    """A local file cannot be read or written, or changed while it was read.
+
+    `errno` is the system's number of the reason (`errno.ENOSPC`: the disk is full), where the
+    system refused.
+    """
+
+    def __init__(self, message: str, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
 
 
 class NotFound(ServaxError):
@@ -74,6 +84,10 @@ class OutOfRange(ServaxError):
 
 class ResourceExhausted(ServaxError):
     """Larger than a limit, or more than the service can take now."""
+
+
+class MessageTooLarge(ResourceExhausted):
+    """The request or its answer exceeds what the service sends in one message."""
 
 
 class Unauthenticated(ServaxError):
@@ -134,6 +148,12 @@ BY_STATUS: Mapping[grpc.StatusCode, type[ServaxError]] = MappingProxyType(
 )
 """Every status but OK."""
 
+# The trailer by which a worker tells that the same request may be sent in parts.
+_IN_PARTS = "servax-in-parts"
+
+# What gRPC itself says when a deadline passes; anything else is the service's words.
+_GRPC_DEADLINE = "Deadline Exceeded"
+
 _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 # gRPC reports a missing connection with the same status as a service that says it is not ready,
@@ -163,7 +183,7 @@ def from_status(code: grpc.StatusCode | int, message: str, peer: str) -> ServaxE
     if code is grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION.search(message):
         reason = next((said for sign, said in _REASONS if sign in message), message)
         return Unreachable(f"the {peer} does not answer ({reason}): is it running?")
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED and message in ("", _GRPC_DEADLINE):
         return DeadlineExceeded(f"the {peer} did not answer in time")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Unimplemented(f"the {peer} does not know this call: {message}")
@@ -178,4 +198,7 @@ def translated(peer: str) -> Iterator[None]:
         yield
     except grpc.RpcError as error:
         code, details = error.code(), error.details()
+        trailers: Any = error.trailing_metadata() or ()
+        if any(key == _IN_PARTS for key, _ in trailers):
+            raise MessageTooLarge(details or "") from error
         raise from_status(code, details or "", peer) from error

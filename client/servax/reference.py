@@ -12,6 +12,21 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
 _LARGEST = 2**63 - 1
 
 
+def check(name: str, *, version: int | None = None, alias: str | None = None) -> None:
+    """Raise InvalidReference for a model's name, a version's number or an alias that cannot be."""
+    if not _NAME.fullmatch(name):
+        raise InvalidReference(
+            f"{name!r} is not a model's name: use 1 to 128 of a-z 0-9 . _ - and begin with a "
+            "letter or a digit"
+        )
+    if version is not None and not 1 <= version <= _LARGEST:
+        raise InvalidReference(f"{version} is not a version: they count from 1")
+    if alias is not None and not _ALIAS.fullmatch(alias):
+        raise InvalidReference(
+            f"{alias!r} is not an alias: use 1 to 128 of a-z 0-9 . _ - and begin with a letter"
+        )
+
+
 @dataclass(frozen=True)
 class ModelReference:
     """A model and, where given, which of its versions: by number or by alias, not both.
@@ -29,20 +44,9 @@ class ModelReference:
     alias: str | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise InvalidReference(
-                f"{self.name!r} is not a model's name: use 1 to 128 of a-z 0-9 . _ - and begin "
-                "with a letter or a digit"
-            )
+        check(self.name, version=self.version, alias=self.alias)
         if self.version is not None and self.alias is not None:
             raise InvalidReference("give a version's number or an alias, not both")
-        if self.version is not None and not 1 <= self.version <= _LARGEST:
-            raise InvalidReference(f"{self.version} is not a version: they count from 1")
-        if self.alias is not None and not _ALIAS.fullmatch(self.alias):
-            raise InvalidReference(
-                f"{self.alias!r} is not an alias: use 1 to 128 of a-z 0-9 . _ - and begin with a "
-                "letter"
-            )
 
     @classmethod
     def parse(cls, text: str | Self) -> Self:

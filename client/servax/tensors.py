@@ -41,7 +41,7 @@ def as_array(value: ArrayLike) -> NDArray[Any]:
         raise InvalidTensor("a masked array cannot be sent; fill it first (array.filled)")
     try:
         array = np.asarray(value, order="C")
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # TypeError: arrays of a device, JAX's random keys
         raise InvalidTensor(f"not an array: {error}") from error
     dtype_name(array.dtype)
     if not array.dtype.isnative:

@@ -4,10 +4,22 @@ Plain immutable values that mirror the API's messages; `servax.convert` makes th
 """
 
 import enum
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeAlias
+
+from servax.reference import ModelReference
+
+DEFAULT_SIGNATURE = "serving_default"
+"""The name of a program that was given none."""
+
+FilePath: TypeAlias = str | os.PathLike[str]
+"""Where a local file is, or is to be."""
+
+Content: TypeAlias = FilePath | bytes | bytearray
+"""A file, or what it would hold: jax.export's serialize() gives a bytearray."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +161,16 @@ class WorkerStatus:
     platform: str
     jax_version: str
 
+    def matching(self, reference: ModelReference) -> tuple[ServedVersion, ...]:
+        """Give those that a reference may name: what is still RESOLVING may have any number."""
+        return tuple(
+            served
+            for served in self.versions
+            if served.model == reference.name
+            and (reference.version is None or served.version in (reference.version, 0))
+            and (reference.alias is None or served.alias == reference.alias)
+        )
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -158,3 +180,20 @@ class Progress:
     name: str
     done: int
     total: int
+
+
+ProgressCallback: TypeAlias = Callable[[Progress], None]
+"""Is told how far a transfer has come; an exception that it raises ends the transfer."""
+
+
+class Default(enum.Enum):
+    """The type of `DEFAULT`."""
+
+    TIMEOUT = "the client's timeout"
+
+
+DEFAULT = Default.TIMEOUT
+"""Stands for the timeout that the client was made with."""
+
+Timeout: TypeAlias = float | Default | None
+"""Seconds; None for no limit."""

@@ -31,7 +31,13 @@ from servax.types import (
     WeightsShard,
     WorkerStatus,
 )
-from servax_proto.v1 import prediction_pb2, prediction_pb2_grpc, registry_pb2, registry_pb2_grpc
+from servax_proto.v1 import (
+    artifact_pb2,
+    prediction_pb2,
+    prediction_pb2_grpc,
+    registry_pb2,
+    registry_pb2_grpc,
+)
 
 CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -57,6 +63,56 @@ def make_signature(name="serving_default", program=None, dtype="float32"):
         stablehlo_version="1.13.0",
         jax_version="0.12.0",
     )
+
+
+def shard_to_proto(shard):
+    """Give the message of a value."""
+    tensors = (
+        artifact_pb2.StoredTensor(
+            name=tensor.name,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+            offset=tensor.offset,
+            size=tensor.size,
+        )
+        for tensor in shard.tensors
+    )
+    return artifact_pb2.WeightsShard(blob=convert.blob_to_proto(shard.blob), tensors=tensors)
+
+
+def version_to_proto(version):
+    """Give the message of a value."""
+    return artifact_pb2.Version(
+        model=version.model,
+        number=version.number,
+        signatures=map(convert.signature_to_proto, version.signatures),
+        weights=map(shard_to_proto, version.weights),
+        description=version.description,
+        labels=version.labels,
+        create_time=version.create_time,
+        aliases=version.aliases,
+    )
+
+
+def model_to_proto(model):
+    """Give the message of a value."""
+    return artifact_pb2.Model(
+        name=model.name,
+        create_time=model.create_time,
+        latest_version=model.latest_version,
+        version_count=model.version_count,
+        aliases=model.aliases,
+    )
+
+
+@pytest.fixture
+def to_proto_of():
+    """What makes the message of a value, by the value's type."""
+    return {
+        Version: version_to_proto,
+        Model: model_to_proto,
+        WorkerStatus: convert.worker_status_to_proto,
+    }
 
 
 @dataclass
@@ -140,7 +196,7 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
         if self.publish_failures:
             self.publish_failures -= 1
             context.abort(grpc.StatusCode.UNAVAILABLE, "the answer is lost for the test")
-        return convert.version_to_proto(self.published[request.request_id])
+        return version_to_proto(self.published[request.request_id])
 
     def _keep_silent(self, context):
         if self.silent:
@@ -191,7 +247,7 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
         versions = self._of(name, context)
         latest = versions[0].number if versions else 0
         model = Model(name, CREATED, latest, len(versions), self.aliases.get(name, {}))
-        return convert.model_to_proto(model)
+        return model_to_proto(model)
 
     def _page(self, items, token):
         begin = int(token or 0)
@@ -208,11 +264,11 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
         if self.model_failures:
             self.model_failures -= 1
             context.abort(grpc.StatusCode.UNAVAILABLE, "busy for the test")
-        return self._model(request.name, context)
+        return self._model(request.model, context)
 
     def ListVersions(self, request, context):
         page, token = self._page(self._of(request.model, context), request.page_token)
-        versions = map(convert.version_to_proto, page)
+        versions = map(version_to_proto, page)
         return registry_pb2.ListVersionsResponse(versions=versions, next_page_token=token)
 
     def GetVersion(self, request, context):
@@ -223,7 +279,7 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
             number = self.aliases[request.model].get(request.alias)
         for version in versions:
             if version.number == number:
-                return convert.version_to_proto(version)
+                return version_to_proto(version)
         context.abort(grpc.StatusCode.NOT_FOUND, f"no such version of {request.model!r}")
 
     def SetAlias(self, request, context):
@@ -258,6 +314,7 @@ class FakeWorker(prediction_pb2_grpc.PredictionServicer):
     """Gives every input `x` back as `output`, and every other by its own name.
 
     `served` is what it says that it serves; each answer to GetStatus drops the first of `history`.
+    `largest` is how many bytes an answer in one message may take.
     """
 
     served: tuple[ServedVersion, ...] = (
@@ -268,6 +325,7 @@ class FakeWorker(prediction_pb2_grpc.PredictionServicer):
     parts: list[int] = field(default_factory=list)
     truncate: bool = False
     repeat: int = 1
+    largest: int = 1 << 30
 
     def _answer(self, request):
         self.requests.append(request)
@@ -290,6 +348,9 @@ class FakeWorker(prediction_pb2_grpc.PredictionServicer):
         response, error = self._answer(request)
         if error:
             context.abort(*error)
+        if response.ByteSize() > self.largest:
+            context.set_trailing_metadata([("servax-in-parts", "PredictStream")])
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the answer is too large for Predict")
         return response
 
     def PredictStream(self, requests, context):
@@ -308,7 +369,7 @@ class FakeWorker(prediction_pb2_grpc.PredictionServicer):
         response, error = self._answer(request)
         if error:
             code, message = error
-            status = prediction_pb2.Status(code=code.value[0], message=message)
+            status = prediction_pb2.Error(code=code.value[0], message=message)
             yield prediction_pb2.PredictStreamResponse(id=identity, error=status)
             return
         data = {name: tensor.data for name, tensor in response.outputs.items()}
@@ -396,8 +457,8 @@ def connect(request):
     made: list[Client | Blocking] = []
     if request.param == "sync":
 
-        def make(*args, **kwargs):
-            made.append(Client(*args, **kwargs))
+        def make(**kwargs):
+            made.append(Client(**kwargs))
             return made[-1]
 
         yield make
@@ -406,8 +467,8 @@ def connect(request):
     else:
         with asyncio.Runner() as runner:
 
-            def make(*args, **kwargs):
-                made.append(Blocking(runner, AsyncClient(*args, **kwargs)))
+            def make(**kwargs):
+                made.append(Blocking(runner, AsyncClient(**kwargs)))
                 return made[-1]
 
             yield make
@@ -418,7 +479,7 @@ def connect(request):
 @pytest.fixture
 def client(connect, registry_address, worker_address):
     """A client of either kind that is connected to both services."""
-    return connect(registry_address, worker_address, timeout=20)
+    return connect(registry=registry_address, worker=worker_address, timeout=20)
 
 
 @pytest.fixture

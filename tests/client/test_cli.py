@@ -201,6 +201,13 @@ def test_failures_have_codes_and_one_line(run, arguments, code, said):
         assert result.stderr.count("\n") == 1
 
 
+def test_an_answer_that_comes_too_late_has_a_code(run, registry):
+    """A service that does not answer in time ends the command as one that does not answer."""
+    registry.silent = True
+
+    assert "did not answer in time" in run("show", "lm", "--timeout", "0.2", code=4).stderr
+
+
 def test_a_rejected_program_fails(run, file_of):
     """What the registry refuses ends with code 1 and its words."""
     result = run("push", "lm", file_of(b""), code=1)
@@ -296,13 +303,23 @@ def test_results_are_printed(run, tmp_path):
     assert printed == "output: float32[1, 3]\n[[1. 2. 3.]]\n"
 
 
+def test_results_are_selected(run, tmp_path):
+    """With --output, only the results that it names come back."""
+    np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
+    inputs = [f"--input={name}=@{tmp_path / 'x.npy'}" for name in ("x", "y", "z")]
+
+    answer = run("predict", "echo", *inputs, "--output=y", "--output", "output", "--json").stdout
+
+    assert sorted(json.loads(answer)["outputs"]) == ["output", "y"]
+
+
 @pytest.mark.parametrize("flags", [[], ["--json"]], ids=["people", "scripts"])
 def test_results_are_written_to_a_file(run, tmp_path, flags):
-    """With --output, the results are in a file that numpy reads, whatever their names."""
+    """With --save, the results are in a file that numpy reads, whatever their names."""
     np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
     inputs = [f"--input={name}=@{tmp_path / 'x.npy'}" for name in ("x", "file")]
 
-    run("predict", "echo", *inputs, "--output", tmp_path / "out.npz", *flags)
+    run("predict", "echo", *inputs, "--save", tmp_path / "out.npz", *flags)
 
     with np.load(tmp_path / "out.npz") as written:
         assert sorted(written) == ["file", "output"]

@@ -5,6 +5,7 @@ import inspect
 import re
 import threading
 from concurrent import futures
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,8 @@ from servax import (
     Conflict,
     DeadlineExceeded,
     FailedPrecondition,
+    FileError,
     InvalidArgument,
-    InvalidFile,
     InvalidReference,
     NotFound,
     Unavailable,
@@ -85,18 +86,21 @@ def test_a_lost_answer_publishes_once(client, registry):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"name": "Bad Name"}, InvalidReference),
+        ({"model": "Bad Name"}, InvalidReference),
         ({"aliases": ["3"]}, InvalidReference),
         ({"program": {}}, InvalidArgument),
-        ({"program": "/no/such/file"}, InvalidFile),
-        ({"weights": ["/no/such/file"]}, InvalidFile),
+        ({"program": "/no/such/file"}, FileError),
+        ({"weights": ["/no/such/file"]}, FileError),
+        ({"weights": "weights.safetensors"}, InvalidArgument),
+        ({"weights": Path("weights.safetensors")}, InvalidArgument),
+        ({"aliases": "production"}, InvalidArgument),
     ],
 )
 def test_what_cannot_be_right_is_refused_before_anything_is_sent(
     client, registry, arguments, error
 ):
     """A bad name, alias or file costs no upload."""
-    arguments = {"name": "lm", "program": PROGRAM} | arguments
+    arguments = {"model": "lm", "program": PROGRAM} | arguments
 
     with pytest.raises(error):
         client.push(**arguments)
@@ -238,7 +242,7 @@ def test_a_read_survives_a_hiccup(client, registry, published):
 
 def test_threads_share_a_client(registry_address):
     """Many threads may make the first call of one client at once."""
-    with Client(registry_address) as client, futures.ThreadPoolExecutor(8) as pool:
+    with Client(registry=registry_address) as client, futures.ThreadPoolExecutor(8) as pool:
         pushed = list(pool.map(lambda n: client.push("lm", PROGRAM + bytes([n])), range(8)))
 
     assert sorted(version.number for version in pushed) == list(range(1, 9))
@@ -248,7 +252,7 @@ def test_a_cancelled_upload_stops(registry, registry_address, file_of, large):
     """A task that is cancelled in the middle of an upload ends, and so does the upload."""
 
     async def upload_and_cancel() -> None:
-        async with AsyncClient(registry_address) as client:
+        async with AsyncClient(registry=registry_address) as client:
             task = asyncio.create_task(client.upload(file_of(large), progress=hold))
             await asyncio.to_thread(reached.wait)
             task.cancel()

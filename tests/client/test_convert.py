@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from servax import convert, types
+from servax import ModelReference, convert, types
 from servax_proto.v1 import artifact_pb2, prediction_pb2
 
 TIMES = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
@@ -64,20 +64,20 @@ SERVED = st.builds(
 )
 STATUSES = st.builds(types.WorkerStatus, st.lists(SERVED, max_size=2).map(tuple), TEXTS, TEXTS)
 ROUND_TRIPS = [
-    (VERSIONS, convert.version_to_proto, convert.version_from_proto),
-    (MODELS, convert.model_to_proto, convert.model_from_proto),
-    (STATUSES, convert.worker_status_to_proto, convert.worker_status_from_proto),
+    (VERSIONS, convert.version_from_proto),
+    (MODELS, convert.model_from_proto),
+    (STATUSES, convert.worker_status_from_proto),
 ]
 
 
-@pytest.mark.parametrize(("values", "to_proto", "from_proto"), ROUND_TRIPS)
+@pytest.mark.parametrize(("values", "from_proto"), ROUND_TRIPS)
 @settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_every_value_survives_the_round_trip(values, to_proto, from_proto, data):
+def test_every_value_survives_the_round_trip(to_proto_of, values, from_proto, data):
     """A value comes back from its message as it was."""
     value = data.draw(values)
 
-    assert value == from_proto(to_proto(value))
+    assert value == from_proto(to_proto_of[type(value)](value))
 
 
 def test_values_have_every_field_of_their_messages():
@@ -128,6 +128,35 @@ def test_a_spec_prints_as_people_write_it():
     spec = types.TensorSpec("tokens", "int32", ("b", "256"), 0)
 
     assert str(spec) == "tokens: int32[b,256]"
+
+
+@pytest.mark.parametrize(
+    ("reference", "positions"),
+    [
+        ("lm", [0, 1, 2]),
+        ("lm:1", [0, 2]),
+        ("lm:7", [2]),
+        ("lm@canary", [2]),
+        ("lm@other", []),
+        ("mnist", [3]),
+    ],
+)
+def test_a_status_tells_what_a_reference_may_name(reference, positions):
+    """Model, number and alias have to match; what is still RESOLVING may have any number."""
+    served = [
+        types.ServedVersion(model, version, alias, state, "", ())
+        for model, version, alias, state in (
+            ("lm", 1, "", types.ServedState.READY),
+            ("lm", 2, "production", types.ServedState.COMPILING),
+            ("lm", 0, "canary", types.ServedState.RESOLVING),
+            ("mnist", 1, "", types.ServedState.READY),
+        )
+    ]
+    status = types.WorkerStatus(tuple(served), "cpu", "0.12.0")
+
+    found = status.matching(ModelReference.parse(reference))
+
+    assert found == tuple(served[position] for position in positions)
 
 
 def test_a_version_counts_shared_blobs_once():

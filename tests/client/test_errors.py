@@ -46,6 +46,14 @@ def test_a_service_speaks_for_itself():
     assert str(from_status(grpc.StatusCode.NOT_FOUND, "no model 'x'", PEER)) == "no model 'x'"
 
 
+def test_a_service_says_why_a_deadline_passed():
+    """What a service says of a deadline is kept; gRPC's own words name nobody, and are not."""
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+    assert str(from_status(code, "it waited behind 7 others", PEER)) == "it waited behind 7 others"
+    assert str(from_status(code, "Deadline Exceeded", PEER)) == f"the {PEER} did not answer in time"
+
+
 def test_a_status_without_a_message_names_the_service():
     """Where a service says nothing, the message says who answered and with what."""
     error = from_status(grpc.StatusCode.NOT_FOUND, "", PEER)

@@ -1,5 +1,6 @@
 """What clients of either kind do with a worker."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -84,6 +85,14 @@ def test_a_large_answer_to_a_small_request_is_taken(client, worker):
     assert client.predict("echo", {"x": X})["output"].shape == (2_000_000, 3)
 
 
+def test_an_answer_that_fits_no_message_is_asked_for_in_parts(client, worker):
+    """Where the worker says that an answer is too large for one message, it comes in parts."""
+    worker.repeat, worker.largest = 1_000_000, 1 << 20
+
+    assert client.predict("echo", {"x": X})["output"].shape == (2_000_000, 3)
+    assert len(worker.parts) == 1
+
+
 @pytest.mark.parametrize("x", [X, LARGE], ids=["whole", "in parts"])
 def test_a_refusal_is_raised(client, x):
     """What the worker says is wrong is raised, in parts as in one piece."""
@@ -97,6 +106,14 @@ def test_an_input_that_cannot_be_sent_is_named(client, worker):
     """An input that is no array of numbers is named before anything is sent."""
     with pytest.raises(InvalidTensor, match="input 'x': arrays of <U4 cannot be sent"):
         client.predict("echo", {"x": "text"})
+
+    assert worker.requests == []
+
+
+def test_a_lone_name_is_no_list_of_outputs(client, worker):
+    """A text in place of a list of outputs is refused, and the message shows the list."""
+    with pytest.raises(InvalidArgument, match=re.escape("outputs takes a list: outputs=['y']")):
+        client.predict("echo", {"x": X}, outputs="y")
 
     assert worker.requests == []
 

@@ -40,7 +40,7 @@ class Process:
     def wait(self) -> None:
         """Wait until it answers."""
         end = time.monotonic() + 60
-        with Client(self.address) as client:
+        with Client(registry=self.address) as client:
             while True:
                 try:
                     list(client.models())
@@ -67,7 +67,7 @@ def process(tmp_path_factory):
 @pytest.fixture
 def real(connect, process):
     """A client of either kind, connected to the registry."""
-    return connect(process.address)
+    return connect(registry=process.address)
 
 
 def test_an_upload_survives_a_kill(real, process, file_of, tmp_path):

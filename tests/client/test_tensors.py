@@ -112,6 +112,17 @@ def test_a_ragged_list_is_refused():
         to_proto([[1], [1, 2]])
 
 
+def test_an_array_that_numpy_cannot_have_is_refused():
+    """What refuses to become a numpy array, as JAX's typed random keys do, is refused with why."""
+
+    class Key:
+        def __array__(self, dtype=None, copy=None):
+            raise TypeError("use key_data")
+
+    with pytest.raises(InvalidTensor, match="not an array: use key_data"):
+        to_proto(Key())
+
+
 def test_a_masked_array_is_refused():
     """A mask, which would be lost, is refused."""
     with pytest.raises(InvalidTensor, match="filled"):

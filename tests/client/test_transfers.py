@@ -1,5 +1,6 @@
 """Uploads and downloads over connections that break, with either client."""
 
+import errno
 import random
 import re
 
@@ -10,7 +11,7 @@ from servax import (
     Blob,
     DataLoss,
     FailedPrecondition,
-    InvalidFile,
+    FileError,
     NotFound,
     Progress,
     ResourceExhausted,
@@ -123,7 +124,7 @@ def test_a_file_that_changes_while_it_is_sent_is_refused(client, registry, file_
         if progress.action == "upload" and progress.done == 2 * MIB:
             path.write_bytes(b"x" + large[1:])
 
-    with pytest.raises(InvalidFile, match=r"file-0\.bin' changed while it was being read"):
+    with pytest.raises(FileError, match=r"file-0\.bin' changed while it was being read"):
         client.upload(path, progress=change)
 
     assert registry.blobs == {}
@@ -137,7 +138,7 @@ def test_a_file_that_shrinks_while_it_is_sent_is_refused(client, registry, file_
         if progress.action == "upload" and progress.done == 2 * MIB:
             path.write_bytes(large[:MIB])
 
-    with pytest.raises(InvalidFile, match="changed"):
+    with pytest.raises(FileError, match="changed"):
         client.upload(path, progress=cut)
 
     assert registry.blobs == {}
@@ -145,13 +146,15 @@ def test_a_file_that_shrinks_while_it_is_sent_is_refused(client, registry, file_
 
 def test_a_missing_file_is_named(client, tmp_path):
     """A file that is not there is named before anything is sent."""
-    with pytest.raises(InvalidFile, match=re.escape("missing.bin': No such file")):
+    with pytest.raises(FileError, match=re.escape("missing.bin': No such file")) as caught:
         client.upload(tmp_path / "missing.bin")
+
+    assert caught.value.errno == errno.ENOENT
 
 
 def test_a_folder_is_no_file(client, tmp_path):
     """A folder is refused by name."""
-    with pytest.raises(InvalidFile, match="directory"):
+    with pytest.raises(FileError, match="directory"):
         client.upload(tmp_path)
 
 
@@ -183,7 +186,7 @@ def test_an_error_in_a_progress_function_ends_the_upload(client, registry, file_
 
 def test_nobody_there_is_told_at_once(connect, file_of):
     """An upload to where nothing listens fails before it begins to retry."""
-    client = connect("127.0.0.1:1")
+    client = connect(registry="127.0.0.1:1")
 
     with pytest.raises(Unreachable, match=r"registry at 127\.0\.0\.1:1 does not answer"):
         client.upload(file_of(b"x"))
@@ -277,13 +280,13 @@ def test_a_destination_that_cannot_be_written_is_named(client, file_of, tmp_path
     """A folder that does not exist is told with the path."""
     blob = client.upload(file_of(b"x"))
 
-    with pytest.raises(InvalidFile, match=re.escape("nowhere/back.part': No such file")):
+    with pytest.raises(FileError, match=re.escape("nowhere/back.part': No such file")):
         client.download(blob, tmp_path / "nowhere" / "back")
 
 
 def test_a_closed_client_says_so(connect, registry_address):
     """A call after closing is refused by name."""
-    client = connect(registry_address)
+    client = connect(registry=registry_address)
     client.close()
 
     with pytest.raises(FailedPrecondition, match="this client is closed"):

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from servax.errors import InvalidFile, Unavailable
+from servax.errors import FileError, Unavailable
 from servax.types import Blob
 from servax_worker import blobs
 from servax_worker.blobs import BlobCache, open_mapped
@@ -107,14 +107,33 @@ def test_a_full_disk_is_told_beforehand(directory, monkeypatch):
 
 def test_a_disk_that_fills_up_is_waited_for(directory):
     """No space during a download is a reason to wait; any other write error is final."""
-    full = InvalidFile("cannot write")
-    full.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    full = FileError("cannot write: No space left on device", errno.ENOSPC)
     with pytest.raises(Delayed, match="no room"):
         BlobCache(directory, Source(full)).fetch(BLOB)
-    broken = InvalidFile("cannot write: Input/output error")
-    broken.__cause__ = OSError(errno.EIO, "Input/output error")
+    broken = FileError("cannot write: Input/output error", errno.EIO)
     with pytest.raises(CannotServe, match="Input/output error"):
         BlobCache(directory, Source(broken)).fetch(BLOB)
+
+
+@pytest.mark.parametrize("name", ["{}", "{}.lock", "{}.part"])
+def test_a_cache_in_disorder_is_told(directory, name):
+    """Where the system refuses a file of the cache, the error tells which and why."""
+    cache = BlobCache(directory, Source(FileError("cannot write: Is a directory")))
+    (directory / name.format(BLOB.digest.removeprefix("sha256:"))).mkdir()
+    with pytest.raises(CannotServe, match="Is a directory"):
+        cache.fetch(BLOB)
+
+
+def test_a_disk_without_room_for_a_lock_is_waited_for(directory, monkeypatch):
+    """No space for anything at all is a reason to wait as well."""
+    cache = BlobCache(directory, Source())
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(blobs, "_locked", full)
+    with pytest.raises(Delayed, match="No space left"):
+        cache.fetch(BLOB)
 
 
 def test_other_errors_pass(directory):

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -60,3 +61,29 @@ def test_calls_that_are_cancelled_or_late_never_run(dispatcher):
     asyncio.run(scenario())
 
     assert ran == ["last"]
+
+
+def test_what_a_cancelled_call_holds_is_let_go(dispatcher):
+    """A caller that leaves takes its data along, however long the thread is still busy."""
+
+    class Data:
+        pass
+
+    release = threading.Event()
+
+    async def scenario():
+        first = asyncio.create_task(dispatcher.run(lambda: release.wait(10)))
+        data = Data()
+        seen = weakref.ref(data)
+        cancelled = asyncio.create_task(dispatcher.run(lambda data=data: data))
+        del data
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        del cancelled
+        held = seen()
+        release.set()
+        await first
+        return held
+
+    assert asyncio.run(scenario()) is None

@@ -37,7 +37,7 @@ def test_concurrent_callers_share_one_compilation():
 
     async def scenario():
         maker = Maker()
-        executables = Executables(4, maker.make)
+        executables = Executables(4, maker.make, asyncio.Lock())
         waiting = [asyncio.create_task(executables.get({"b": 3})) for _ in range(10)]
         await asyncio.sleep(0)
         maker.gate.set()
@@ -54,7 +54,7 @@ def test_a_caller_that_leaves_does_not_stop_the_compilation():
 
     async def scenario():
         maker = Maker()
-        executables = Executables(4, maker.make)
+        executables = Executables(4, maker.make, asyncio.Lock())
         first, second = (asyncio.create_task(executables.get({"b": 3})) for _ in range(2))
         await asyncio.sleep(0)
         first.cancel()
@@ -73,7 +73,7 @@ def test_a_refused_size_is_told_to_everyone_and_not_kept():
     async def scenario():
         maker = Maker()
         maker.gate.set()
-        executables = Executables(4, maker.make)
+        executables = Executables(4, maker.make, asyncio.Lock())
         results = await asyncio.gather(
             *(executables.get({"b": 13}) for _ in range(3)), return_exceptions=True
         )
@@ -92,7 +92,7 @@ def test_the_least_recently_used_goes():
     async def scenario():
         maker = Maker()
         maker.gate.set()
-        executables = Executables(2, maker.make)
+        executables = Executables(2, maker.make, asyncio.Lock())
         for size in (1, 2, 1, 3):
             await executables.get({"b": size})
         assert sorted(made.sizes["b"] for made in executables) == [1, 3]
@@ -107,12 +107,36 @@ def test_without_demand_there_is_only_what_was_added():
 
     async def scenario():
         maker = Maker()
-        executables = Executables(4, maker.make, on_demand=False)
+        executables = Executables(4, maker.make, asyncio.Lock(), on_demand=False)
         executables.add(Made({"b": 1}))
         executables.add(Made({"b": 8}))
         assert (await executables.get({"b": 8})).sizes == {"b": 8}
         with pytest.raises(CannotServe, match=r"nothing is compiled for b=3 .* b=1; b=8"):
             await executables.get({"b": 3})
         assert maker.made == []
+
+    asyncio.run(scenario())
+
+
+def test_what_nobody_waits_for_any_more_is_not_compiled():
+    """Sizes whose callers all left before their turn are dropped; one that had begun is kept; who
+    comes back gets an executable.
+    """
+
+    async def scenario():
+        maker = Maker()
+        executables = Executables(4, maker.make, asyncio.Lock())
+        calls = [asyncio.create_task(executables.get({"b": size})) for size in (1, 2, 2, 3)]
+        await asyncio.sleep(0.01)
+        for call in calls[:3]:
+            call.cancel()
+        await asyncio.sleep(0)
+        again = asyncio.create_task(executables.get({"b": 2}))
+        maker.gate.set()
+        assert (await calls[3]).sizes == {"b": 3}
+        assert (await again).sizes == {"b": 2}
+        assert maker.made == [1, 3, 2]
+        await executables.get({"b": 1})
+        assert maker.made == [1, 3, 2]
 
     asyncio.run(scenario())

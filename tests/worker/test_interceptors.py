@@ -1,10 +1,14 @@
 """Every error that a caller can meet has its status, and no unforeseen one leaks its text."""
 
+import asyncio
+import weakref
+
 import grpc
+import grpc.aio
 import pytest
 
 from servax_worker import errors
-from servax_worker.interceptors import status_of
+from servax_worker.interceptors import ErrorInterceptor, status_of
 
 INTERNAL_TO_THE_WORKER = {errors.Delayed, errors.StartupError}
 
@@ -33,3 +37,51 @@ def test_long_messages_are_cut():
     _, message = status_of(errors.InvalidInput("ü" * 5000), "Predict")
 
     assert message == "ü" * 1000 + "…"
+
+
+def test_the_first_failure_of_a_group_is_told():
+    """A stream that one of its tasks ends is answered as that task's error is."""
+    group = ExceptionGroup("tasks", [ExceptionGroup("more", [errors.NotReady("wait")])])
+
+    assert status_of(group, "PredictStream") == (grpc.StatusCode.UNAVAILABLE, "wait")
+
+
+def test_a_failed_call_holds_nothing():
+    """What a request held is let go when it fails, although gRPC keeps the context alive and in it
+    the exception that ended the call.
+    """
+
+    class Request:
+        pass
+
+    class Context:
+        async def abort(self, *status):
+            self.error = grpc.aio.AbortError()
+            raise self.error
+
+    async def fail(request, context):
+        data = Request()
+        seen.append(weakref.ref(data))
+        raise errors.InvalidInput("no")
+
+    async def scenario():
+        handler = grpc.unary_unary_rpc_method_handler(fail)
+
+        async def continuation(_):
+            return handler
+
+        details = type("Details", (), {"method": "/servax.v1.Prediction/Predict"})
+        guarded = (await ErrorInterceptor().intercept_service(continuation, details)).unary_unary
+        request, context = Request(), Context()
+        seen.append(weakref.ref(request))
+        call = guarded(request, context)
+        del request
+        with pytest.raises(grpc.aio.AbortError):
+            await call
+        return context
+
+    seen = []
+    context = asyncio.run(scenario())
+
+    assert isinstance(context.error, grpc.aio.AbortError)
+    assert [reference() for reference in seen] == [None, None]

@@ -10,6 +10,7 @@ import pytest
 from servax.errors import DataLoss, NotFound, PermissionDenied, Unreachable
 from servax.reference import ModelReference
 from servax.types import Blob, Progress, ServedState, Signature, Version, WeightsShard
+from servax_worker.assembly import Assembler
 from servax_worker.errors import CannotServe, Delayed
 from servax_worker.loader import Loader
 
@@ -151,3 +152,15 @@ def test_only_ready_models_drain():
 
     assert ready.status.state is ServedState.DRAINING
     assert failed.status == replace(failed.status, state=ServedState.FAILED)
+
+
+def test_a_version_without_a_callable_signature_is_refused():
+    """A version with no signatures, or two of one name, is refused before anything is loaded."""
+    assembler = Assembler(None, None, None, warm_up={}, max_executables=1, compile_on_demand=False)
+    for signatures in ((), (VERSION.signatures[0],) * 2):
+        with pytest.raises(CannotServe, match="one or more, each once"):
+            asyncio.run(
+                assembler.assemble(
+                    replace(VERSION, signatures=signatures), {}, lambda state, detail: None
+                )
+            )

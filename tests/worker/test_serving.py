@@ -46,6 +46,8 @@ def models(publish, exported, symbolic, linear_program, linear_weights):
     )
     cuda = exported(lambda x: x, symbolic("b"), platforms=("cuda", "tpu")).serialize()
     publish("for-cuda", cuda)
+    constraints = ["t >= 2*b"]
+    publish("tall", exported(lambda x: x + 1, symbolic("b, t", "float32", constraints)).serialize())
     publish("flags", exported(lambda x: ~x, jax.ShapeDtypeStruct((2,), jnp.bool)).serialize())
     return kernel
 
@@ -59,12 +61,13 @@ def worker(models, serving):
         "linear:2",
         "two-ways",
         "eights",
+        "tall",
         "for-cuda",
         "flags",
         "absent",
     ) as running:
         with Client(worker=running.address) as client:
-            for name in ("linear", "linear@production", "two-ways", "eights", "flags"):
+            for name in ("linear", "linear@production", "two-ways", "eights", "tall", "flags"):
                 client.wait_until_ready(name, timeout=60)
             with pytest.raises(FailedPrecondition):
                 client.wait_until_ready("for-cuda", timeout=60)
@@ -171,6 +174,15 @@ def test_warm_up_respects_constraints(client):
     np.testing.assert_array_equal(
         client.predict("eights", {"x": np.zeros(8, np.float32)})["output"], np.ones(8)
     )
+
+
+def test_constraints_between_symbols_are_met(client):
+    """A program whose symbols constrain each other is warmed up at sizes that it takes."""
+    x = np.zeros((2, 5), np.float32)
+
+    np.testing.assert_array_equal(client.predict("tall", {"x": x})["output"], x + 1)
+    with pytest.raises(InvalidArgument, match="b=2, t=3 does not meet"):
+        client.predict("tall", {"x": x[:, :3]})
 
 
 def test_the_status_tells_everything(client):
@@ -284,6 +296,56 @@ def test_large_requests_are_referred_to_the_stream(serving, models):
 
         x = np.zeros((500_000, 3), np.float32)
         assert client.predict("linear", {"x": x})["scores"].shape == (500_000, 4)
+
+
+def test_large_answers_are_referred_to_the_stream(serving, models):
+    """An answer beyond the limit for one message is refused before it is computed, with the size;
+    the client then asks for it in parts by itself.
+    """
+    x = np.zeros((80_000, 3), np.float32)
+    with (
+        serving("linear", max_message_bytes=1 << 20) as running,
+        Client(worker=running.address) as client,
+        grpc.insecure_channel(running.address) as channel,
+    ):
+        running.wait_until_loaded()
+        stub = prediction_pb2_grpc.PredictionStub(channel)
+        request = prediction_pb2.PredictRequest(model="linear", inputs={"x": to_proto(x)})
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Predict(request)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "the answer has" in caught.value.details()
+        assert client.predict("linear", {"x": x})["scores"].shape == (80_000, 4)
+        metrics = httpx.get(f"{running.http}/metrics").text
+
+    assert 'model="linear",result="TooLarge",signature="serving_default"' in metrics
+
+
+@pytest.mark.parametrize("method", ["Predict", "PredictStream"])
+@pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x0a\x02\xff\xfe"], ids=["garbage", "UTF-8"])
+def test_what_is_no_message_is_refused(worker, method, data):
+    """Bytes that are not protobuf, and text that is not UTF-8, are the caller's errors."""
+    if method == "PredictStream":
+        data = b"\x12" + bytes([len(data)]) + data
+    with grpc.insecure_channel(worker.address) as channel:
+        make = channel.unary_unary if method == "Predict" else channel.stream_stream
+        call = make(f"/servax.v1.Prediction/{method}")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(data) if method == "Predict" else list(call(iter([data])))
+
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "not a message of the API" in caught.value.details()
+
+
+def test_too_many_names_are_refused(worker):
+    """A request with more arrays than any program has is refused before they are looked at."""
+    tensor = to_proto(np.zeros(1, np.float32))
+    many = [str(index) for index in range((1 << 16) + 1)]
+    with grpc.insecure_channel(worker.address) as channel:
+        stub = prediction_pb2_grpc.PredictionStub(channel)
+        for fields in ({"inputs": dict.fromkeys(many, tensor)}, {"outputs": many}):
+            with pytest.raises(grpc.RpcError, match=r"65537 .*puts; a request has at most 65536"):
+                stub.Predict(prediction_pb2.PredictRequest(model="linear", **fields))
 
 
 def test_a_stream_has_its_own_limit(serving, models):

@@ -131,3 +131,31 @@ def test_unknown_notation_cannot_be_served(dtype, shape):
     """A signature that this worker cannot read is refused when it is loaded, not when called."""
     with pytest.raises(CannotServe, match="'x' in the artifact's signature"):
         SignatureChecker(signature(("x", dtype, shape)))
+
+
+def test_names_are_unambiguous():
+    """A signature that names two arrays alike is refused, whichever way they go."""
+    twice = (("x", "float32", ("b",)), ("x", "float32", ("b",)))
+    with pytest.raises(CannotServe, match=r"names an array twice: \['x', 'x'\]"):
+        SignatureChecker(signature(*twice))
+    with pytest.raises(CannotServe, match="names an array twice"):
+        SignatureChecker(signature(outputs=twice))
+
+
+def test_long_lists_of_names_are_cut():
+    """A request with very many unknown inputs is told some of them and how many more."""
+    with pytest.raises(InvalidInput, match=r"'0', '1', '10', .* and 80 more; missing input"):
+        CHECKER.check({str(index): np.zeros(1) for index in range(100)})
+
+
+def test_the_size_of_an_answer_is_known_beforehand():
+    """What the outputs take is computed from dtypes and sizes."""
+    checker = SignatureChecker(
+        signature(
+            ("x", "float32", ("b",)),
+            outputs=(("y", "float32", ("2*b", "3")), ("z", "int8", ()), ("k", "key<fry>", ("b",))),
+        )
+    )
+
+    assert checker.output_bytes(["y", "z", "k"], {"b": 5}) == 10 * 3 * 4 + 1 + 5 * 2 * 4
+    assert checker.output_bytes(["z"], {"b": 5}) == 1

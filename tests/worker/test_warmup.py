@@ -16,7 +16,11 @@ from servax_worker.warmup import choose_sizes
         (("b", "t"), {}, lambda s: s["t"] >= 3, [{"b": 3, "t": 3}]),
         (("b",), {"b": (1, 8), "t": (5,)}, lambda s: True, [{"b": 1}, {"b": 8}]),
         (("b", "t"), {"t": (5, 6)}, lambda s: True, [{"b": 1, "t": 5}, {"b": 1, "t": 6}]),
+        (("b", "t"), {}, lambda s: s["t"] >= 2 * s["b"], [{"b": 1, "t": 2}]),
+        (("b", "c"), {}, lambda s: s["c"] == 2 * s["b"], [{"b": 1, "c": 2}]),
+        (("a", "b", "c"), {}, lambda s: s["a"] > s["b"] > s["c"], [{"a": 3, "b": 2, "c": 1}]),
         (("b",), {}, lambda s: False, []),
+        ((), {}, lambda s: False, []),
     ],
 )
 def test_choice(symbols, wanted, allowed, chosen):

@@ -137,7 +137,7 @@ def main() -> None:
     envvar="SERVAX_WORKER_MAX_MESSAGE_BYTES",
     show_envvar=True,
     default=Settings.max_message_bytes,
-    help="The largest request in one message; larger ones take PredictStream.",
+    help="The largest request or answer in one message; larger ones take PredictStream.",
 )
 @click.option(
     "--max-request-bytes",

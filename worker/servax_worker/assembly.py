@@ -67,6 +67,7 @@ class Assembler:
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
         # Apart from loading, so that a request for a new size does not wait for a whole model.
         self._on_demand = ThreadPoolExecutor(1, thread_name_prefix="compile")
+        self._turn = asyncio.Lock()
 
     async def assemble(
         self, version: Version, files: Mapping[str, Path], report: Report
@@ -77,20 +78,24 @@ class Assembler:
         what the device raises.
         """
         report(ServedState.COMPILING, "loading programs and weights")
+        names = [signature.name for signature in version.signatures]
+        if not names or len(set(names)) < len(names):
+            raise CannotServe(f"the artifact's signatures are {names}: one or more, each once")
         weights = await self._load(partial(self._place_weights, version, files))
         prepared = []
         for signature in version.signatures:
             blob = open_mapped(files[signature.program.digest])
             program = await self._load(partial(self._runtime.load, blob, signature))
             checker = SignatureChecker(signature, program.constraints)
-            prepared.append((program, checker, self._sizes(checker)))
+            wanted = await self._load(partial(self._sizes, checker))
+            prepared.append((program, checker, wanted))
 
         count, total = 0, sum(len(sizes) for _, _, sizes in prepared)
         signatures = {}
         for program, checker, wanted in prepared:
             make = self._compiler(version, program, weights, self._on_demand)
             executables = Executables(
-                self._max_executables, make, on_demand=self._compile_on_demand
+                self._max_executables, make, self._turn, on_demand=self._compile_on_demand
             )
             compile_now = self._compiler(version, program, weights, self._loading)
             refusal: InvalidInput | None = None
@@ -136,12 +141,17 @@ class Assembler:
                 return False
             return True
 
+        name = checker.signature.name
         sizes = choose_sizes(checker.symbols, self._warm_up, allowed)
-        if not 1 <= len(sizes) <= self._max_executables:
+        if not sizes:
             raise CannotServe(
-                f"{len(sizes)} sizes of signature '{checker.signature.name}' to warm up, of "
-                f"at least 1 and at most {self._max_executables}: change --warm-up or "
-                f"--max-executables"
+                f"no small sizes of {', '.join(checker.symbols)} meet the constraints of signature "
+                f"'{name}' ({'; '.join(map(str, checker.constraints))}): name some with --warm-up"
+            )
+        if len(sizes) > self._max_executables:
+            raise CannotServe(
+                f"{len(sizes)} sizes of signature '{name}' to warm up, at most "
+                f"{self._max_executables}: change --warm-up or --max-executables"
             )
         return sizes
 

@@ -12,20 +12,19 @@ import mmap
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import structlog
 
-from servax.errors import DataLoss, InvalidFile
-from servax.types import Blob, Progress
+from servax.errors import DataLoss, FileError
+from servax.types import Blob, ProgressCallback
 from servax_worker.errors import CannotServe, Delayed
-
-Report = Callable[[Progress], None]
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CHUNK = 1 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +32,9 @@ log = structlog.get_logger(__name__)
 class BlobSource(Protocol):
     """Where blobs come from: `servax.Client`."""
 
-    def download(self, blob: Blob, destination: Path, *, progress: Report | None = None) -> Path:
+    def download(
+        self, blob: Blob, destination: Path, *, progress: ProgressCallback | None = None
+    ) -> Path:
         """Brings a verified blob to `destination`, atomically, and goes on with a partial file."""
         ...
 
@@ -49,7 +50,7 @@ class BlobCache:
         self._source = source
         self._verified: set[str] = set()
 
-    def fetch(self, blob: Blob, report: Report | None = None) -> Path:
+    def fetch(self, blob: Blob, report: ProgressCallback | None = None) -> Path:
         """The path of the whole blob; downloads what is missing or damaged.
 
         Memory stays bounded whatever the blob's size. Raises Delayed where the disk is full,
@@ -59,18 +60,26 @@ class BlobCache:
         if not _DIGEST.fullmatch(blob.digest):
             raise CannotServe(f"'{blob.digest}' is not a digest; expected sha256:<64 hex digits>")
         path = self._directory / blob.digest.removeprefix("sha256:")
-        with _locked(path.with_suffix(".lock")):
-            if path.exists():
-                if blob.digest in self._verified or _matches(path, blob):
-                    self._verified.add(blob.digest)
-                    return path
-                log.warning("cached blob is damaged; fetching it anew", digest=blob.digest)
-                path.unlink()
-            self._download(blob, path, report)
-            self._verified.add(blob.digest)
-            return path
+        try:
+            with _locked(path.with_suffix(".lock")):
+                return self._fetch_locked(blob, path, report)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise Delayed(f"no room in {self._directory}: {error}") from error
+            raise CannotServe(f"the cache {self._directory} cannot be used: {error}") from error
 
-    def _download(self, blob: Blob, path: Path, report: Report | None) -> None:
+    def _fetch_locked(self, blob: Blob, path: Path, report: ProgressCallback | None) -> Path:
+        if path.exists():
+            if blob.digest in self._verified or _matches(path, blob):
+                self._verified.add(blob.digest)
+                return path
+            log.warning("cached blob is damaged; fetching it anew", digest=blob.digest)
+            path.unlink()
+        self._download(blob, path, report)
+        self._verified.add(blob.digest)
+        return path
+
+    def _download(self, blob: Blob, path: Path, report: ProgressCallback | None) -> None:
         part = path.with_name(path.name + ".part")
         missing = blob.size - (part.stat().st_size if part.exists() else 0)
         free = shutil.disk_usage(self._directory).free
@@ -82,9 +91,8 @@ class BlobCache:
             raise full
         try:
             self._source.download(blob, path, progress=report)
-        except InvalidFile as error:
-            cause = error.__cause__
-            if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        except FileError as error:
+            if error.errno in _FULL:
                 raise full from error
             raise CannotServe(str(error)) from error
         path.chmod(0o400)

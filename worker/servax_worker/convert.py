@@ -1,28 +1,31 @@
 """Protobuf messages to and from the worker's values."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from servax import convert as artifact
 from servax import tensors
 from servax.errors import InvalidTensor
-from servax.types import ServedVersion
+from servax.parts import PART_BYTES, cut
+from servax.types import DEFAULT_SIGNATURE
 from servax_proto.v1 import prediction_pb2
-from servax_worker.errors import InvalidInput, TooLarge
-from servax_worker.parts import PART_BYTES, cut
-from servax_worker.predictor import DEFAULT_SIGNATURE, Answer, Request
+from servax_worker.errors import InvalidInput
+from servax_worker.predictor import Answer, Request
 
-_LARGEST_ANSWER = tensors.MAX_MESSAGE_BYTES - (1 << 20)  # leaves room for names and shapes
+MAX_NAMES = 1 << 16
+"""The most inputs, and outputs, that a request may name: a program of JAX has fewer arguments."""
+
+_MOST_PROBLEMS = 20  # in one message
 
 
 def request_from_proto(
     message: prediction_pb2.PredictRequest,
     data: Mapping[str, bytes | bytearray],
     seconds_left: float | None,
+    max_answer_bytes: int | None = None,
 ) -> Request:
     """The request; its tensors' bytes are taken from `data` and not copied.
 
-    Raises InvalidInput that names every input whose bytes are not what its message says.
+    Raises InvalidInput that names the inputs whose bytes are not what their messages say.
     """
     inputs = {}
     problems = []
@@ -31,6 +34,8 @@ def request_from_proto(
             inputs[name] = tensors.from_bytes(tensor.dtype, tensor.shape, data[name])
         except InvalidTensor as error:
             problems.append(f"input '{name}': {error}")
+            if len(problems) == _MOST_PROBLEMS:
+                break
     if problems:
         raise InvalidInput("; ".join(problems))
     selector = message.WhichOneof("selector")
@@ -42,19 +47,20 @@ def request_from_proto(
         signature=message.signature or DEFAULT_SIGNATURE,
         outputs=tuple(message.outputs),
         deadline=None if seconds_left is None else time.monotonic() + seconds_left,
+        max_answer_bytes=max_answer_bytes,
     )
 
 
 def data_of(message: prediction_pb2.PredictRequest) -> dict[str, bytes]:
-    """The tensors' bytes in one message."""
+    """The tensors' bytes in one message; raises InvalidInput where it names too many arrays."""
+    for kind, names in (("inputs", message.inputs), ("outputs", message.outputs)):
+        if len(names) > MAX_NAMES:
+            raise InvalidInput(f"{len(names)} {kind}; a request has at most {MAX_NAMES}")
     return {name: tensor.data for name, tensor in message.inputs.items()}
 
 
 def answer_to_proto(answer: Answer) -> prediction_pb2.PredictResponse:
-    """The whole answer in one message; raises TooLarge where it does not fit protobuf's 2 GiB."""
-    size = sum(array.nbytes for array in answer.outputs.values())
-    if size > _LARGEST_ANSWER:
-        raise TooLarge(f"the answer has {size} bytes, too many for one message; use PredictStream")
+    """The whole answer in one message."""
     outputs = {name: tensors.to_proto(array) for name, array in answer.outputs.items()}
     return prediction_pb2.PredictResponse(
         model=answer.model, version=answer.version, signature=answer.signature, outputs=outputs
@@ -73,21 +79,8 @@ def answer_to_parts(
         outputs={name: tensors.header(array) for name, array in arrays.items()},
     )
     data = {name: tensors.wire_bytes(array) for name, array in arrays.items()}
-    left = sum(map(len, data.values()))
-    for part in cut(data, limit):
+    for part, more in cut(data, limit):
         for name, piece in part.items():
             message.outputs[name].data = bytes(piece)
-            left -= len(piece)
-        yield message, left > 0
+        yield message, more
         message = prediction_pb2.PredictResponse()
-
-
-def status_to_proto(
-    versions: Sequence[ServedVersion], platform: str, jax_version: str
-) -> prediction_pb2.GetStatusResponse:
-    """The worker's status."""
-    return prediction_pb2.GetStatusResponse(
-        versions=map(artifact.served_version_to_proto, versions),
-        platform=platform,
-        jax_version=jax_version,
-    )

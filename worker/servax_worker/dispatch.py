@@ -38,6 +38,8 @@ class Dispatcher:
         Raises DeadlineExpired where `time.monotonic()` passed `deadline` before the call began.
         """
         submitted = time.monotonic()
+        # The thread may be busy for long: what a caller that left wanted must not wait in memory.
+        wanted = [call]
 
         def timed() -> Executed[T]:
             began = time.monotonic()
@@ -46,10 +48,15 @@ class Dispatcher:
                 raise DeadlineExpired(
                     f"the deadline passed while the request waited {waited:.3f} s for the device"
                 )
-            result = call()
+            result = wanted.pop()()
             return Executed(result, began - submitted, time.monotonic() - began)
 
-        return await asyncio.get_running_loop().run_in_executor(self._executor, timed)
+        del call
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, timed)
+        except asyncio.CancelledError:
+            wanted.clear()
+            raise
 
     def close(self) -> None:
         """Takes no more calls and drops those that have not begun; does not wait."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -27,6 +28,15 @@ class Sized(Protocol):
 E = TypeVar("E", bound=Sized)
 
 
+@dataclass(eq=False)
+class _Wish(Generic[E]):
+    """Sizes that callers wait for."""
+
+    sizes: Sizes
+    callers: int = 0
+    begun: bool = False
+
+
 class Executables(Generic[E]):
     """The executables of one program by the sizes of its symbols; the least recently used goes.
 
@@ -34,9 +44,15 @@ class Executables(Generic[E]):
     """
 
     def __init__(
-        self, limit: int, make: Callable[[Sizes], Awaitable[E]], *, on_demand: bool = True
+        self,
+        limit: int,
+        make: Callable[[Sizes], Awaitable[E]],
+        turn: asyncio.Lock,
+        *,
+        on_demand: bool = True,
     ):
-        """Keeps at most `limit` executables and makes new ones with `make`.
+        """Keeps at most `limit` executables and makes new ones with `make`, while it has the
+        `turn`, which several programs may share.
 
         Without `on_demand`, only `add` brings new ones.
         """
@@ -44,7 +60,8 @@ class Executables(Generic[E]):
         self._make = make
         self._on_demand = on_demand
         self._ready: OrderedDict[_Key, E] = OrderedDict()
-        self._pending: dict[_Key, asyncio.Task[E]] = {}
+        self._turn = turn
+        self._pending: dict[_Key, tuple[_Wish[E], asyncio.Task[E]]] = {}
 
     def __len__(self) -> int:
         return len(self._ready)
@@ -64,8 +81,9 @@ class Executables(Generic[E]):
     async def get(self, sizes: Sizes) -> E:
         """The executable for `sizes`, made first if need be.
 
-        Callers that want the same new sizes wait for one compilation, which goes on when one of
-        them leaves. Raises CannotServe where making on demand is off, and what `make` raises.
+        Callers that want the same new sizes wait for one compilation. Once it has begun it goes on
+        although they leave; before, it is not made for callers who all have left. Raises
+        CannotServe where making on demand is off, and what `make` raises.
         """
         key = _key(sizes)
         if key in self._ready:
@@ -76,19 +94,31 @@ class Executables(Generic[E]):
                 f"nothing is compiled for {_text(key)} and compiling on demand is off; compiled "
                 f"are {'; '.join(map(_text, sorted(self._ready)))}. Add the size with --warm-up"
             )
-        task = self._pending.get(key)
-        if task is None:
-            task = self._pending[key] = asyncio.create_task(self._make_and_add(dict(sizes)))
+        if key not in self._pending:
+            wish = _Wish[E](dict(sizes))
+            task = asyncio.create_task(self._fulfil(wish))
+            self._pending[key] = wish, task
             task.add_done_callback(lambda done: self._settle(key, done))
-        return await asyncio.shield(task)
+        wish, task = self._pending[key]
+        wish.callers += 1
+        try:
+            return await asyncio.shield(task)
+        finally:
+            wish.callers -= 1
+            if not wish.callers and not wish.begun:
+                self._pending.pop(key, None)  # at once: who comes now has a wish of his own
+                task.cancel()
 
-    async def _make_and_add(self, sizes: Sizes) -> E:
-        executable = await self._make(sizes)
+    async def _fulfil(self, wish: _Wish[E]) -> E:
+        async with self._turn:
+            wish.begun = True
+            executable = await self._make(wish.sizes)
         self.add(executable)
         return executable
 
     def _settle(self, key: _Key, task: asyncio.Task[E]) -> None:
-        del self._pending[key]
+        if self._pending.get(key, (None, None))[1] is task:
+            del self._pending[key]
         if not task.cancelled():
             task.exception()  # every caller may have left; then nobody else would look
 

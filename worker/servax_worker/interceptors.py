@@ -1,11 +1,12 @@
 """Turns exceptions into gRPC statuses: the one place that knows both."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
 import grpc.aio
 import structlog
+from google.protobuf.message import DecodeError
 
 from servax_worker import errors
 
@@ -23,6 +24,9 @@ _STATUS: dict[type[errors.WorkerError], grpc.StatusCode] = {
 # A status travels in the trailers, which may have 8 KiB; every non-ASCII byte takes three.
 _MESSAGE_BYTES = 2000
 
+# Tells clients that the same request may be sent in parts.
+_IN_PARTS = (("servax-in-parts", "PredictStream"),)
+
 log = structlog.get_logger(__name__)
 
 Handler = Any  # grpc's handlers are typed for the synchronous server only
@@ -30,6 +34,8 @@ Handler = Any  # grpc's handlers are typed for the synchronous server only
 
 def status_of(error: Exception, method: str) -> tuple[grpc.StatusCode, str]:
     """The status and message for an error; one that nobody foresaw is logged, not told."""
+    while isinstance(error, ExceptionGroup):  # of a stream's tasks; the first ended the others
+        error = error.exceptions[0]
     for kind in type(error).__mro__:
         if kind in _STATUS:
             return _STATUS[kind], _shortened(str(error))
@@ -52,21 +58,45 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             return handler
 
         answer = handler.unary_unary or handler.stream_stream
+        parse = handler.request_deserializer
+        check = _each_well_formed if handler.request_streaming else _well_formed
+
+        def parsed(data: bytes) -> Any:
+            try:
+                return parse(data)
+            except DecodeError as error:  # gRPC would log it as a fault of ours
+                return error
 
         async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             try:
-                return await answer(request, context)
+                return await answer(check(request), context)
             except grpc.aio.AbortError:
                 raise
             except Exception as error:
-                await context.abort(*status_of(error, method))
+                status = status_of(error, method)
+                trailers = _IN_PARTS if isinstance(error, errors.TooLarge) else ()
+            # abort leaves a cycle of the context, its exception and this frame, which would keep
+            # what the request holds until Python collects garbage.
+            del request
+            await context.abort(*status, trailers)
 
         make = (
             grpc.stream_stream_rpc_method_handler
             if handler.response_streaming
             else grpc.unary_unary_rpc_method_handler
         )
-        return make(guarded, handler.request_deserializer, handler.response_serializer)
+        return make(guarded, parsed, handler.response_serializer)
+
+
+def _well_formed(request: Any) -> Any:
+    if isinstance(request, DecodeError):
+        raise errors.InvalidInput(f"the request is not a message of the API: {request}")
+    return request
+
+
+async def _each_well_formed(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _well_formed(request)
 
 
 def _shortened(message: str) -> str:

@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from servax.errors import (
+    Cancelled,
     DataLoss,
     DeadlineExceeded,
     Internal,
@@ -35,7 +36,15 @@ from servax_worker.signature import callers_view
 
 T = TypeVar("T")
 
-_PASSING = (Unavailable, DeadlineExceeded, ResourceExhausted, Internal, DataLoss, Delayed)
+_PASSING = (
+    Unavailable,
+    DeadlineExceeded,
+    ResourceExhausted,
+    Internal,
+    Cancelled,  # proxies end calls so when they restart
+    DataLoss,
+    Delayed,
+)
 _DAMAGED_DOWNLOADS = 3
 
 log = structlog.get_logger(__name__)

@@ -8,14 +8,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from servax.types import ServedState, ServedVersion
+from servax.types import DEFAULT_SIGNATURE, ServedState, ServedVersion
 from servax_worker.assembly import LoadedVersion
 from servax_worker.dispatch import Dispatcher
-from servax_worker.errors import CannotServe, NotReady, NotServed, WorkerError
+from servax_worker.errors import CannotServe, NotReady, NotServed, TooLarge, WorkerError
 from servax_worker.loader import Loader
 from servax_worker.metrics import Metrics
-
-DEFAULT_SIGNATURE = "serving_default"
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class Request:
     """A call: of a version by number or by alias, or of the newest that is ready.
 
     `outputs` are the names to return, all when empty. `deadline` is in the seconds of
-    `time.monotonic()`.
+    `time.monotonic()`. `max_answer_bytes` is the most that the answer may take.
     """
 
     model: str
@@ -33,6 +31,7 @@ class Request:
     signature: str = DEFAULT_SIGNATURE
     outputs: Sequence[str] = ()
     deadline: float | None = None
+    max_answer_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,7 @@ class Predictor:
             NotServed, NotReady: as their names say.
             CannotServe: the version failed to load, or the size is not compiled.
             InvalidInput: the inputs do not fit.
+            TooLarge: the answer would be; nothing was executed.
             DeadlineExpired, OutOfMemory, ExecutionFailed: as their names say.
         """
         labels = ["", "", ""]
@@ -79,6 +79,12 @@ class Predictor:
                 )
             sizes = signature.checker.check(request.inputs)
             wanted = signature.checker.select(request.outputs)
+            size, limit = signature.checker.output_bytes(wanted, sizes), request.max_answer_bytes
+            if limit is not None and size > limit:
+                raise TooLarge(
+                    f"the answer has {size} bytes, Predict gives {limit} (--max-message-bytes of "
+                    f"the worker); ask with PredictStream, which gives it in parts"
+                )
             executable = await signature.executables.get(sizes)
             executed = await self._dispatcher.run(
                 lambda: executable(request.inputs), request.deadline

@@ -1,19 +1,21 @@
 """The gRPC face of the predictor: converts, delegates, and keeps streams in bounds."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc
 import grpc.aio
 
+from servax.convert import worker_status_to_proto
+from servax.types import WorkerStatus
 from servax_proto.v1 import prediction_pb2, prediction_pb2_grpc
 from servax_worker.convert import (
     answer_to_parts,
     answer_to_proto,
     data_of,
     request_from_proto,
-    status_to_proto,
 )
 from servax_worker.errors import InvalidInput, NotReady, TooLarge, WorkerError
 from servax_worker.interceptors import status_of
@@ -49,7 +51,7 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServicer):
                 f"worker); send it in parts with PredictStream, which takes "
                 f"{self._settings.max_request_bytes}"
             )
-        asked = request_from_proto(request, data_of(request), context.time_remaining())
+        asked = request_from_proto(request, data_of(request), context.time_remaining(), limit)
         return answer_to_proto(await self._predictor.predict(asked))
 
     async def PredictStream(  # type: ignore[override] # writes its answers instead of yielding
@@ -68,9 +70,8 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServicer):
         self, request: prediction_pb2.GetStatusRequest, context: Context
     ) -> prediction_pb2.GetStatusResponse:
         """Tells what is served and in which state it is."""
-        return status_to_proto(
-            self._predictor.status(request.model), self._platform, self._jax_version
-        )
+        served = tuple(self._predictor.status(request.model))
+        return worker_status_to_proto(WorkerStatus(served, self._platform, self._jax_version))
 
     def drain(self) -> None:
         """Takes nothing more from open streams; each ends when it has given its answers."""
@@ -111,11 +112,18 @@ class _Stream:
     ) -> None:
         async for message in requests:
             id = message.id
+            if id in self._running:
+                if self._joiner.refuse(id, message.more):
+                    reason = f"request {id} of this stream is not answered yet"
+                    await self._write_error(id, InvalidInput(reason))
+                continue
             try:
-                if id in self._running:
-                    raise InvalidInput(f"request {id} of this stream is not answered yet")
                 joined = self._joiner.add(
-                    id, message.request, data_of(message.request), message.more
+                    id,
+                    message.request,
+                    data_of(message.request),
+                    message.more,
+                    message.request.ByteSize(),
                 )
             except WorkerError as error:
                 await self._write_error(id, error)
@@ -146,11 +154,13 @@ class _Stream:
 
     async def _write_error(self, id: int, error: Exception) -> None:
         code, message = status_of(error, "PredictStream")
-        status = prediction_pb2.Status(code=code.value[0], message=message)
+        status = prediction_pb2.Error(code=code.value[0], message=message)
         await self._write(prediction_pb2.PredictStreamResponse(id=id, error=status))
 
     async def _write(self, response: prediction_pb2.PredictStreamResponse) -> None:
         async with self._writing:
             if not response.more:
                 self._running.discard(response.id)  # the caller may use it again at once
-            await self._context.write(response)
+            # It fails where the caller has vanished; gRPC then cancels this call.
+            with contextlib.suppress(grpc.aio.InternalError):
+                await self._context.write(response)

@@ -36,7 +36,7 @@ class Settings:
     """Whether a new size is compiled on its first request."""
 
     max_message_bytes: int = 64 << 20
-    """The largest request that Predict takes in one message."""
+    """The largest request that Predict takes, and the largest answer that it gives."""
 
     max_request_bytes: int = 2 << 30
     """The largest request that PredictStream takes, and the most that the unfinished requests of

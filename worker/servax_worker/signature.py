@@ -5,7 +5,9 @@ numbers. Here every problem of a request is found at once and told in the caller
 bytes of an array are values of its type is checked where arrays are made (`servax.tensors`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +30,8 @@ from servax_worker.errors import CannotServe, InvalidInput
 KEY_WIDTHS = {"key<fry>": 2, "key<rbg>": 4, "key<unsafe_rbg>": 4}
 """How many uint32 make up one typed random key of each of JAX's implementations: the last
 dimension of what `jax.random.key_data` gives."""
+
+_MOST_NAMES = 20  # in one message
 
 
 def callers_view(signature: Signature) -> Signature:
@@ -62,6 +66,10 @@ class SignatureChecker:
         self.constraints = tuple(constraints)
         self._inputs = {spec.name: _Array(spec) for spec in self.signature.inputs}
         self._outputs = {spec.name: _Array(spec) for spec in self.signature.outputs}
+        for specs in (self.signature.inputs, self.signature.outputs):
+            names = [spec.name for spec in specs]
+            if len(set(names)) < len(names):
+                raise CannotServe(f"the artifact's signature names an array twice: {names}")
         dimensions = [dim for array in self._inputs.values() for dim in array.dimensions]
         self.symbols = tuple(sorted({symbol for dim in dimensions for symbol in dim.symbols}))
 
@@ -112,6 +120,14 @@ class SignatureChecker:
                 f"{_quoted(self._outputs)}"
             )
         return wanted
+
+    def output_bytes(self, names: Iterable[str], sizes: Mapping[str, int]) -> int:
+        """How many bytes the named outputs take at `sizes`."""
+        arrays = (self._outputs[name] for name in names)
+        return sum(
+            math.prod(dim.evaluate(sizes) for dim in array.dimensions) * array.dtype.itemsize
+            for array in arrays
+        )
 
     def example(self, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
         """Inputs of the given sizes that are valid for any program: zeros, and ones for floats.
@@ -209,5 +225,8 @@ def _holds(constraint: Constraint, sizes: Mapping[str, int]) -> bool:
         return False
 
 
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
+def _quoted(names: Collection[str]) -> str:
+    quoted = [f"'{name}'" for name in itertools.islice(names, _MOST_NAMES)]
+    if len(names) > _MOST_NAMES:
+        quoted.append(f"and {len(names) - _MOST_NAMES} more")
+    return ", ".join(quoted)

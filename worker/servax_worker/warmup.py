@@ -20,7 +20,8 @@ def choose_sizes(
     Every combination of the `wanted` sizes of the `symbols`; a symbol without any is 1. Where
     nothing is wanted: the first four powers of two (1, 2, 4, 8 as a rule) of a lone symbol, which
     nearly always is a batch, and 1 for each of several. Only what is `allowed` (the program's
-    constraints) is given; where that leaves nothing, the smallest size that is, for all symbols.
+    constraints) is given; where that leaves nothing, the smallest size that is allowed for all
+    symbols, or else the smallest sizes.
     """
     named = [symbol for symbol in symbols if symbol in wanted]
     if named:
@@ -34,5 +35,17 @@ def choose_sizes(
     chosen = list(itertools.islice(filter(allowed, combinations), limit))
     if not chosen:
         equal = (dict.fromkeys(symbols, size) for size in range(1, _SEARCH_LIMIT + 1))
-        chosen = list(itertools.islice(filter(allowed, equal), 1))
+        small = (dict(zip(symbols, sizes, strict=True)) for sizes in _small(len(symbols)))
+        chosen = list(itertools.islice(filter(allowed, itertools.chain(equal, small)), 1))
     return chosen
+
+
+def _small(count: int) -> list[tuple[int, ...]]:
+    """Some of the smallest combinations of so many sizes, the smallest first."""
+    largest = max(2, int(_SEARCH_LIMIT ** (1 / max(count, 1))))
+    combinations = itertools.product(range(1, largest + 1), repeat=count)
+    return sorted(itertools.islice(combinations, _SEARCH_LIMIT), key=_extent)
+
+
+def _extent(sizes: tuple[int, ...]) -> tuple[int, int]:
+    return max(sizes, default=0), sum(sizes)

@@ -1,24 +1,10 @@
 """Whom a client calls, and how long it waits."""
 
-import enum
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from servax._calls.steps import Peer
 from servax.errors import InvalidArgument
-
-
-class Default(enum.Enum):
-    """The type of `DEFAULT`."""
-
-    TIMEOUT = "the client's timeout"
-
-
-DEFAULT = Default.TIMEOUT
-"""Stands for the timeout that the client was made with."""
-
-Timeout: TypeAlias = float | Default | None
-"""Seconds; None for no limit."""
+from servax.types import Default, Timeout
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds; publishing inspects programs and predicting may queue, everything else is quick."""

@@ -1,10 +1,11 @@
 """What a call to the registry consists of."""
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from servax import convert
+from servax._calls.arguments import items
 from servax._calls.methods import (
     DELETE_ALIAS,
     DELETE_VERSION,
@@ -17,38 +18,45 @@ from servax._calls.methods import (
 )
 from servax._calls.steps import Steps, call, work
 from servax._calls.transfers import download, upload
-from servax._files import Content, FilePath, Report, Source, make_directory, source
+from servax._files import Source, make_directory, source
 from servax.errors import InvalidArgument, InvalidReference, NotFound
-from servax.reference import ModelReference
-from servax.types import Blob, Model, Version
+from servax.reference import ModelReference, check
+from servax.types import (
+    DEFAULT_SIGNATURE,
+    Blob,
+    Content,
+    FilePath,
+    Model,
+    ProgressCallback,
+    Version,
+)
 from servax_proto.v1 import registry_pb2
-
-DEFAULT_SIGNATURE = "serving_default"
 
 
 def push(
-    name: str,
+    model: str,
     program: Content | Mapping[str, Content],
-    weights: Sequence[FilePath],
+    weights: Iterable[FilePath],
     aliases: Iterable[str],
     description: str,
     labels: Mapping[str, str],
     timeout: float | None,
-    report: Report | None,
+    report: ProgressCallback | None,
 ) -> Steps[Version]:
     """Upload what the registry lacks, then make a version of it."""
     programs = program if isinstance(program, Mapping) else {DEFAULT_SIGNATURE: program}
     # Everything that can be wrong here is found before anything is sent.
-    ModelReference(name)
+    check(model)
     if not programs:
         raise InvalidArgument("a version needs at least one program")
-    for alias in (aliases := list(aliases)):
-        ModelReference(name, alias=alias)
+    weights, aliases = items("weights", weights), items("aliases", aliases)
+    for alias in aliases:
+        check(model, alias=alias)
     sources = yield from work(lambda: {key: source(it, key) for key, it in programs.items()})
     shards = yield from work(lambda: [source(path, str(path)) for path in weights])
 
     request = registry_pb2.PublishVersionRequest(
-        model=name,
+        model=model,
         description=description,
         labels=labels,
         aliases=aliases,
@@ -63,7 +71,9 @@ def push(
     return convert.version_from_proto((yield from call(PUBLISH_VERSION, request, timeout)))
 
 
-def upload_file(path: FilePath, timeout: float | None, report: Report | None) -> Steps[Blob]:
+def upload_file(
+    path: FilePath, timeout: float | None, report: ProgressCallback | None
+) -> Steps[Blob]:
     """Store a file as a blob."""
     origin: Source = yield from work(lambda: source(path, str(path)))
     return (yield from upload(origin, timeout, report))
@@ -76,9 +86,12 @@ def list_models(token: str, timeout: float | None) -> Steps[tuple[list[Model], s
     return [convert.model_from_proto(model) for model in response.models], response.next_page_token
 
 
-def list_versions(name: str, token: str, timeout: float | None) -> Steps[tuple[list[Version], str]]:
+def list_versions(
+    model: str, token: str, timeout: float | None
+) -> Steps[tuple[list[Version], str]]:
     """Get one page and the token of the next, empty on the last."""
-    request = registry_pb2.ListVersionsRequest(model=ModelReference(name).name, page_token=token)
+    check(model)
+    request = registry_pb2.ListVersionsRequest(model=model, page_token=token)
     response = yield from call(LIST_VERSIONS, request, timeout)
     versions = [convert.version_from_proto(version) for version in response.versions]
     return versions, response.next_page_token
@@ -86,7 +99,8 @@ def list_versions(name: str, token: str, timeout: float | None) -> Steps[tuple[l
 
 def get_model(name: str, timeout: float | None) -> Steps[Model]:
     """Get one model."""
-    request = registry_pb2.GetModelRequest(name=ModelReference(name).name)
+    check(name)
+    request = registry_pb2.GetModelRequest(model=name)
     return convert.model_from_proto((yield from call(GET_MODEL, request, timeout)))
 
 
@@ -105,7 +119,7 @@ def pull(
     signature: str,
     weights: FilePath | None,
     timeout: float | None,
-    report: Report | None,
+    report: ProgressCallback | None,
 ) -> Steps[Version]:
     """Fetch a program into a file and, where a directory is given, the weights into it."""
     version = yield from get_version(reference, timeout)
@@ -131,21 +145,20 @@ def _shard_name(index: int, count: int) -> str:
 
 
 def set_alias(
-    name: str, alias: str, version: int, expected_version: int | None, timeout: float | None
+    model: str, alias: str, version: int, expected_version: int | None, timeout: float | None
 ) -> Steps[Model]:
     """Point an alias to a version."""
-    ModelReference(name, alias=alias)
-    ModelReference(name, version=version)
+    check(model, version=version, alias=alias)
     request = registry_pb2.SetAliasRequest(
-        model=name, alias=alias, version=version, expected_version=expected_version
+        model=model, alias=alias, version=version, expected_version=expected_version
     )
     return convert.model_from_proto((yield from call(SET_ALIAS, request, timeout)))
 
 
-def delete_alias(name: str, alias: str, timeout: float | None) -> Steps[Model]:
+def delete_alias(model: str, alias: str, timeout: float | None) -> Steps[Model]:
     """Remove an alias."""
-    ModelReference(name, alias=alias)
-    request = registry_pb2.DeleteAliasRequest(model=name, alias=alias)
+    check(model, alias=alias)
+    request = registry_pb2.DeleteAliasRequest(model=model, alias=alias)
     return convert.model_from_proto((yield from call(DELETE_ALIAS, request, timeout)))
 
 

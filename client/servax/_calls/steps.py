@@ -65,39 +65,23 @@ Steps: TypeAlias = Generator[Step, Any, T]
 
 
 def call(
-    method: Method[RequestT, ResponseT], request: RequestT, timeout: float | None
+    method: Method[RequestT, ResponseT],
+    request: RequestT | Iterator[RequestT],
+    timeout: float | None,
 ) -> Steps[ResponseT]:
-    """One request, one response."""
+    """One response to one request or many; an exception out of the requests is raised."""
     response: ResponseT = yield Call(method, request, timeout)
-    return response
-
-
-def send(
-    method: Method[RequestT, ResponseT], requests: Iterator[RequestT], timeout: float | None
-) -> Steps[ResponseT]:
-    """Many requests, one response; an exception out of `requests` ends the call and is raised."""
-    response: ResponseT = yield Call(method, requests, timeout)
     return response
 
 
 def receive(
     method: Method[RequestT, ResponseT],
-    request: RequestT,
+    request: RequestT | Iterator[RequestT],
     sink: Callable[[ResponseT], None],
     timeout: float | None,
 ) -> Steps[None]:
-    """One request, many responses, each given to `sink`, which may block."""
+    """Many responses, each given to `sink`, which may block, to one request or, meanwhile, many."""
     yield Call(method, request, timeout, sink)
-
-
-def exchange(
-    method: Method[RequestT, ResponseT],
-    requests: Iterator[RequestT],
-    sink: Callable[[ResponseT], None],
-    timeout: float | None,
-) -> Steps[None]:
-    """Many requests and, side by side, many responses."""
-    yield Call(method, requests, timeout, sink)
 
 
 def sleep(seconds: float) -> Steps[None]:

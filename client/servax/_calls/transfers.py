@@ -11,8 +11,8 @@ from pathlib import Path
 
 from servax import convert
 from servax._calls.methods import FIND_MISSING_BLOBS, READ_BLOB, WRITE_BLOB
-from servax._calls.steps import Steps, call, receive, send, sleep, work
-from servax._files import FilePath, PartFile, Report, Source, digest_of
+from servax._calls.steps import Steps, call, receive, sleep, work
+from servax._files import PartFile, Source, digest_of
 from servax.errors import (
     Conflict,
     DataLoss,
@@ -20,7 +20,7 @@ from servax.errors import (
     OutOfRange,
     Unavailable,
 )
-from servax.types import Blob, Progress
+from servax.types import Blob, FilePath, Progress, ProgressCallback
 from servax_proto.v1 import registry_pb2
 
 MAX_FAILURES = 8
@@ -38,7 +38,7 @@ def _pause(failures: int) -> float:
     return float(min(0.1 * 2**failures, 5) * random.uniform(0.5, 1))
 
 
-def upload(source: Source, timeout: float | None, report: Report | None) -> Steps[Blob]:
+def upload(source: Source, timeout: float | None, report: ProgressCallback | None) -> Steps[Blob]:
     """Hash a source and store it, sending only what the registry lacks."""
     blob = yield from work(partial(source.blob, report))
     begun = False
@@ -52,7 +52,7 @@ def upload(source: Source, timeout: float | None, report: Report | None) -> Step
                 furthest, failures = committed, 0
             begun, offset = True, committed
             requests = _write_requests(source, blob, offset, report)
-            yield from send(WRITE_BLOB, requests, _deadline(timeout, blob.size - offset))
+            yield from call(WRITE_BLOB, requests, _deadline(timeout, blob.size - offset))
             return blob
         except (Unavailable, DeadlineExceeded, Conflict, OutOfRange, DataLoss) as error:
             yield from work(source.check)
@@ -76,7 +76,7 @@ def _committed_size(blob: Blob, timeout: float | None) -> Steps[int | None]:
 
 
 def _write_requests(
-    source: Source, blob: Blob, offset: int, report: Report | None
+    source: Source, blob: Blob, offset: int, report: ProgressCallback | None
 ) -> Iterator[registry_pb2.WriteBlobRequest]:
     # The first one has no data, so that nothing is special about an empty rest.
     yield registry_pb2.WriteBlobRequest(blob=convert.blob_to_proto(blob), offset=offset)
@@ -88,7 +88,7 @@ def _write_requests(
 
 
 def download(
-    blob: Blob, destination: FilePath, timeout: float | None, report: Report | None
+    blob: Blob, destination: FilePath, timeout: float | None, report: ProgressCallback | None
 ) -> Steps[Path]:
     """Fetch a blob into a file that appears only when it is whole and verified."""
     part = yield from work(partial(PartFile, blob, destination, report))

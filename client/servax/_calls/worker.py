@@ -7,18 +7,21 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 
 from servax import convert
+from servax._calls.arguments import items
+from servax._calls.joined import Joined
 from servax._calls.methods import GET_STATUS, PREDICT, PREDICT_STREAM
-from servax._calls.parts import Joined, cut
-from servax._calls.steps import Steps, call, exchange, sleep
+from servax._calls.steps import Steps, call, receive, sleep
 from servax.errors import (
     DeadlineExceeded,
     FailedPrecondition,
     Internal,
     InvalidTensor,
+    MessageTooLarge,
     NotFound,
     Unavailable,
     from_status,
 )
+from servax.parts import cut
 from servax.reference import ModelReference
 from servax.tensors import as_array, from_proto, header, wire_bytes
 from servax.types import ServedState, ServedVersion, WorkerStatus
@@ -39,7 +42,7 @@ def predict(
     outputs: Iterable[str],
     timeout: float | None,
 ) -> Steps[Arrays]:
-    """Call a signature, in one piece where the request fits a message and in parts otherwise."""
+    """Call a signature, in one piece where request and answer fit a message, else in parts."""
     reference = ModelReference.parse(reference)
     arrays = {name: _input(name, value) for name, value in inputs.items()}
     request = prediction_pb2.PredictRequest(
@@ -48,14 +51,21 @@ def predict(
         alias=reference.alias,
         signature=signature,
         inputs={name: header(array) for name, array in arrays.items()},
-        outputs=outputs,
+        outputs=items("outputs", outputs),
     )
     payloads = {name: wire_bytes(array) for name, array in arrays.items()}
     if request.ByteSize() + sum(map(len, payloads.values())) > MESSAGE_BYTES:
         return (yield from _predict_in_parts(request, payloads, timeout))
+    whole = prediction_pb2.PredictRequest()
+    whole.CopyFrom(request)
     for name, payload in payloads.items():
-        request.inputs[name].data = bytes(payload)
-    response = yield from call(PREDICT, request, timeout)
+        whole.inputs[name].data = bytes(payload)
+    end = None if timeout is None else time.monotonic() + timeout
+    try:
+        response = yield from call(PREDICT, whole, timeout)
+    except MessageTooLarge:  # the answer is, or the worker takes less than gRPC's default
+        left = None if end is None else max(end - time.monotonic(), 0.001)
+        return (yield from _predict_in_parts(request, payloads, left))
     return {name: from_proto(tensor) for name, tensor in response.outputs.items()}
 
 
@@ -81,10 +91,14 @@ def _predict_in_parts(
         answered = not response.more
 
     def requests() -> Iterator[prediction_pb2.PredictStreamRequest]:
-        for part, more in cut(request, payloads):
-            yield prediction_pb2.PredictStreamRequest(id=1, request=part, more=more)
+        message = request
+        for part, more in cut(payloads):
+            for name, piece in part.items():
+                message.inputs[name].data = bytes(piece)
+            yield prediction_pb2.PredictStreamRequest(id=1, request=message, more=more)
+            message = prediction_pb2.PredictRequest()
 
-    yield from exchange(PREDICT_STREAM, requests(), take, timeout)
+    yield from receive(PREDICT_STREAM, requests(), take, timeout)
     if not answered:
         raise Internal("the worker ended the stream before the end of its answer")
     return joined.arrays()
@@ -107,13 +121,13 @@ def wait_until_ready(
     while True:
         left = None if end is None else max(end - time.monotonic(), 0.001)
         try:
-            served = (yield from status(reference.name, left)).versions
+            said = yield from status(reference.name, left)
         except Unavailable as error:
             reason = str(error)
         except DeadlineExceeded as error:
             reason = reason or str(error)  # that nobody listens says more than that time is over
         else:
-            ready, reason = _judge(reference, served)
+            ready, reason = _judge(reference, said)
             if ready is not None:
                 return ready
         if end is not None and time.monotonic() + pause > end:
@@ -122,24 +136,16 @@ def wait_until_ready(
         pause = min(pause * 1.5, longest)
 
 
-def _judge(
-    reference: ModelReference, served: tuple[ServedVersion, ...]
-) -> tuple[ServedVersion | None, str]:
+def _judge(reference: ModelReference, said: WorkerStatus) -> tuple[ServedVersion | None, str]:
     """Give what is ready, or why nothing is; raises where nothing will be."""
-    if not served:
+    if not said.versions:
         raise NotFound(f"the worker does not serve {reference.name!r}")
-    if reference.version is not None:
-        # The number of what is still RESOLVING is not known.
-        wanted = [v for v in served if v.version in (reference.version, 0)]
-    elif reference.alias is not None:
-        wanted = [v for v in served if v.alias == reference.alias]
-    else:
-        wanted = list(served)
+    wanted = said.matching(reference)
     ready = [v for v in wanted if v.state is ServedState.READY]
     if ready:
         return max(ready, key=lambda v: v.version), ""
     if not wanted:
-        return None, f"the worker serves {', '.join(map(_spell, served))}"
+        return None, f"the worker serves {', '.join(map(_spell, said.versions))}"
     reason = "; ".join(f"{_spell(v)} is {v.state.name} {v.detail}".rstrip() for v in wanted)
     if all(v.state is ServedState.FAILED for v in wanted):
         raise FailedPrecondition(f"{reference} will not become ready: {reason}")

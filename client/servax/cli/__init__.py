@@ -5,25 +5,15 @@ from typing import Any
 import click
 
 from servax.cli import registry, worker
-from servax.errors import InvalidReference, NotFound, ServaxError, Unreachable
+from servax.errors import DeadlineExceeded, InvalidReference, NotFound, ServaxError, Unreachable
 
 INTERRUPTED = 130
-
-
-class _Failed(click.ClickException):
-    exit_code = 1
-
-
-class _Misspelt(_Failed):
-    exit_code = 2
-
-
-class _NotFound(_Failed):
-    exit_code = 3
-
-
-class _Unreachable(_Failed):
-    exit_code = 4
+_EXIT_CODES: dict[type[Exception], int] = {
+    InvalidReference: 2,
+    NotFound: 3,
+    Unreachable: 4,
+    DeadlineExceeded: 4,
+}
 
 
 class _Group(click.Group):
@@ -32,14 +22,9 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except InvalidReference as error:
-            raise _Misspelt(str(error)) from error
-        except NotFound as error:
-            raise _NotFound(str(error)) from error
-        except Unreachable as error:
-            raise _Unreachable(str(error)) from error
         except (ServaxError, OSError) as error:
-            raise _Failed(str(error)) from error
+            click.ClickException(str(error)).show()
+            ctx.exit(_EXIT_CODES.get(type(error), 1))
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
@@ -53,7 +38,7 @@ def main() -> None:
     A model's version is written NAME (the newest), NAME:3 or NAME@ALIAS.
 
     Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not found, 4 the service does not
-    answer, 130 interrupted.
+    answer, or not in time, 130 interrupted.
     """
 
 

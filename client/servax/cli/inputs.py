@@ -1,4 +1,4 @@
-"""Reads what `servax predict --input` is given, and writes what it gives."""
+"""Reads what `servax predict --input` is given, and writes what `--save` is to keep."""
 
 import json
 import zipfile
@@ -11,18 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servax.dtypes import numpy_dtype
-from servax.errors import InvalidArgument, InvalidFile, NotFound
+from servax.errors import FileError, InvalidArgument, NotFound
 from servax.reference import ModelReference
 from servax.types import ServedState, Signature, WorkerStatus
 
 
 def find_signature(status: WorkerStatus, reference: ModelReference, name: str) -> Signature:
     """Find the signature that the worker would call."""
-    versions = [
-        served
-        for served in status.versions
-        if reference.version in (None, served.version) and reference.alias in (None, served.alias)
-    ]
+    versions = status.matching(reference)
     if not versions:
         raise NotFound(f"the worker does not serve {reference}")
     served = max(versions, key=lambda each: (each.state is ServedState.READY, each.version))
@@ -45,7 +41,9 @@ def load(text: str) -> NDArray[Any]:
     try:
         return np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError) as error:
-        raise InvalidFile(f"{path!r} is not a .npy file that can be read: {error}") from error
+        number = error.errno if isinstance(error, OSError) else None
+        message = f"{path!r} is not a .npy file that can be read: {error}"
+        raise FileError(message, number) from error
 
 
 def read(name: str, text: str, signature: Signature | None) -> NDArray[Any]:

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import click
 
+from servax._calls.endpoints import DEFAULT_TIMEOUT
 from servax.errors import InvalidReference
 from servax.reference import ModelReference
 
@@ -83,7 +84,7 @@ def output_options(command: F) -> F:
         "--timeout",
         metavar="SECONDS",
         type=click.FloatRange(min=0, min_open=True),
-        default=60.0,
+        default=DEFAULT_TIMEOUT,
         show_default=True,
         help="How long one call may take; transfers get a second more for every MiB.",
     )

@@ -9,12 +9,13 @@ from servax.cli import documents, tables
 from servax.cli.parameters import FILE, PAIR, REFERENCE, output_options, registry_option
 from servax.client import Client
 from servax.reference import ModelReference
+from servax.types import DEFAULT_SIGNATURE
 
 
 @click.command()
 @click.argument("name")
 @click.argument("file", type=FILE)
-@click.option("--signature", default="serving_default", show_default=True, help="FILE's name.")
+@click.option("--signature", default=DEFAULT_SIGNATURE, show_default=True, help="FILE's name.")
 @click.option(
     "--program",
     "programs",
@@ -70,7 +71,7 @@ def push(
         if key in files:
             raise click.UsageError(f"signature {key!r} is given twice")
         files[key] = path
-    with Client(registry, timeout=timeout) as client, tables.progress_bars() as report:
+    with Client(registry=registry, timeout=timeout) as client, tables.progress_bars() as report:
         version = client.push(
             name,
             files,
@@ -92,7 +93,7 @@ def push(
 @output_options
 def ls(name: str | None, registry: str, as_json: bool, timeout: float) -> None:
     """List the models, or the versions of the model NAME, newest first."""
-    with Client(registry, timeout=timeout) as client:
+    with Client(registry=registry, timeout=timeout) as client:
         if name is None:
             models = list(client.models())
             if as_json:
@@ -113,7 +114,7 @@ def ls(name: str | None, registry: str, as_json: bool, timeout: float) -> None:
 @output_options
 def show(reference: ModelReference, registry: str, as_json: bool, timeout: float) -> None:
     """Show the version REFERENCE: its signatures, inputs, outputs and weights."""
-    with Client(registry, timeout=timeout) as client:
+    with Client(registry=registry, timeout=timeout) as client:
         version = client.version(reference)
     if as_json:
         tables.print_json(documents.version(version))
@@ -132,7 +133,7 @@ def show(reference: ModelReference, registry: str, as_json: bool, timeout: float
     help="Where the program goes.",
 )
 @click.option(
-    "--signature", default="serving_default", show_default=True, help="Which program to fetch."
+    "--signature", default=DEFAULT_SIGNATURE, show_default=True, help="Which program to fetch."
 )
 @click.option(
     "--weights",
@@ -155,7 +156,7 @@ def pull(
 
     A broken download is continued when the command is repeated.
     """
-    with Client(registry, timeout=timeout) as client, tables.progress_bars() as report:
+    with Client(registry=registry, timeout=timeout) as client, tables.progress_bars() as report:
         version = client.pull(
             reference, output, signature=signature, weights=weights, progress=report
         )
@@ -187,7 +188,7 @@ def alias(
     timeout: float,
 ) -> None:
     """Point ALIAS of the model NAME to VERSION, wherever it pointed before."""
-    with Client(registry, timeout=timeout) as client:
+    with Client(registry=registry, timeout=timeout) as client:
         model = client.set_alias(name, alias, version, expected_version=expect)
     if as_json:
         tables.print_json(documents.model(model))
@@ -202,7 +203,7 @@ def alias(
 @output_options
 def unalias(name: str, alias: str, registry: str, as_json: bool, timeout: float) -> None:
     """Remove ALIAS of the model NAME; the version stays."""
-    with Client(registry, timeout=timeout) as client:
+    with Client(registry=registry, timeout=timeout) as client:
         model = client.delete_alias(name, alias)
     if as_json:
         tables.print_json(documents.model(model))
@@ -219,7 +220,7 @@ def rm(reference: ModelReference, yes: bool, registry: str, as_json: bool, timeo
     """Delete the version REFERENCE, which has to be NAME:VERSION."""
     if not yes and sys.stdin.isatty():
         click.confirm(f"Delete {reference} for good?", abort=True, err=True)
-    with Client(registry, timeout=timeout) as client:
+    with Client(registry=registry, timeout=timeout) as client:
         client.delete_version(reference)
     if as_json:
         tables.print_json({"model": reference.name, "version": reference.version})

@@ -8,6 +8,7 @@ from servax.cli import documents, inputs, tables
 from servax.cli.parameters import PAIR, REFERENCE, output_options, worker_option
 from servax.client import Client
 from servax.reference import ModelReference
+from servax.types import DEFAULT_SIGNATURE
 
 
 @click.command()
@@ -20,9 +21,17 @@ from servax.reference import ModelReference
     multiple=True,
     help="An input: NAME=@FILE.npy, or NAME=JSON as in x=[[1,2]]; may be repeated.",
 )
-@click.option("--signature", default="serving_default", show_default=True, help="What to call.")
+@click.option("--signature", default=DEFAULT_SIGNATURE, show_default=True, help="What to call.")
 @click.option(
     "--output",
+    "outputs",
+    metavar="NAME",
+    multiple=True,
+    help="A result to return, all when none is named; may be repeated.",
+)
+@click.option(
+    "--save",
+    "file",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the results to this .npz file instead of printing them.",
@@ -33,7 +42,8 @@ def predict(
     reference: ModelReference,
     given: tuple[tuple[str, str], ...],
     signature: str,
-    output: Path | None,
+    outputs: tuple[str, ...],
+    file: Path | None,
     worker: str,
     as_json: bool,
     timeout: float,
@@ -47,14 +57,14 @@ def predict(
         if any(inputs.needs_signature(text) for _, text in given):
             found = inputs.find_signature(client.status(reference.name), reference, signature)
         arrays = {name: inputs.read(name, text, found) for name, text in given}
-        results = client.predict(reference, arrays, signature=signature)
-    if output is not None:
-        inputs.save(output, results)
+        results = client.predict(reference, arrays, signature=signature, outputs=outputs)
+    if file is not None:
+        inputs.save(file, results)
     if as_json:
-        shown = {} if output else {name: documents.array(it) for name, it in results.items()}
-        tables.print_json({"outputs": shown, "file": str(output) if output else None})
+        shown = {} if file else {name: documents.array(it) for name, it in results.items()}
+        tables.print_json({"outputs": shown, "file": str(file) if file else None})
     else:
-        tables.print_arrays(results, values=output is None)
+        tables.print_arrays(results, values=file is None)
 
 
 @click.command()

@@ -64,8 +64,9 @@ class PredictionServicer(object):
         FAILED_PRECONDITION: the version failed to load, or this size is not compiled and compiling on
         demand is off.
         INVALID_ARGUMENT: the inputs do not fit the signature.
-        RESOURCE_EXHAUSTED: the request is larger than the worker's limit for one message, so send it
-        in parts with PredictStream; or the device has no room.
+        RESOURCE_EXHAUSTED: the request or its answer is larger than the worker's limit for one message,
+        so call PredictStream, which takes and gives parts; the trailer servax-in-parts says so. Without
+        that trailer: the device has no room.
         DEADLINE_EXCEEDED: the deadline passed before the call's turn. INTERNAL: the program failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

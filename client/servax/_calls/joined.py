@@ -1,38 +1,12 @@
-"""Cuts a large request into parts below gRPC's message limit, and joins the parts of an answer."""
+"""Joins the parts in which a large answer arrives."""
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
 
 from servax.errors import InvalidTensor
 from servax.tensors import byte_size, from_bytes
-from servax_proto.v1.prediction_pb2 import PredictRequest, PredictResponse
-
-PART_BYTES = 1 << 20
-"""How much tensor data one part carries."""
-
-
-def cut(
-    request: PredictRequest, payloads: Mapping[str, memoryview]
-) -> Iterator[tuple[PredictRequest, bool]]:
-    """Give the parts of a request, and of each whether more follow.
-
-    `request` has every field but the tensors' data, which `payloads` has by the inputs' names.
-    """
-    part, room = PredictRequest(), PART_BYTES
-    part.CopyFrom(request)
-    for name, payload in payloads.items():
-        sent = 0
-        while sent < len(payload):
-            if not room:
-                yield part, True
-                part, room = PredictRequest(), PART_BYTES
-            piece = payload[sent : sent + room]
-            part.inputs[name].data = bytes(piece)
-            sent += len(piece)
-            room -= len(piece)
-    yield part, False
+from servax_proto.v1.prediction_pb2 import PredictResponse
 
 
 class Joined:
