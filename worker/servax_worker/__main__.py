@@ -1,6 +1,7 @@
 """The command line: servax-worker, or python -m servax_worker."""
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -209,7 +210,12 @@ def health(http: str) -> None:
         with urllib.request.urlopen(f"http://{http}/healthz", timeout=5):
             click.echo("all models are READY")
     except urllib.error.HTTPError as error:
-        raise click.ClickException(f"not ready: {error.read().decode()}") from error
+        states = [
+            f"{served['model']} is {served['state']} ({served['detail'] or 'no detail'})"
+            for served in json.load(error)["versions"]
+            if served["state"] != "READY"
+        ]
+        raise click.ClickException(f"not ready: {'; '.join(states) or 'shutting down'}") from error
     except OSError as error:
         raise click.ClickException(f"no worker answers at {http}: {error}") from error
 

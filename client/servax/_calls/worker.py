@@ -15,6 +15,7 @@ from servax.errors import (
     DeadlineExceeded,
     FailedPrecondition,
     Internal,
+    InvalidArgument,
     InvalidTensor,
     MessageTooLarge,
     NotFound,
@@ -44,6 +45,8 @@ def predict(
 ) -> Steps[Arrays]:
     """Call a signature, in one piece where request and answer fit a message, else in parts."""
     reference = ModelReference.parse(reference)
+    if not isinstance(inputs, Mapping):
+        raise InvalidArgument(f"inputs takes a dict of arrays by name, not {type(inputs).__name__}")
     arrays = {name: _input(name, value) for name, value in inputs.items()}
     request = prediction_pb2.PredictRequest(
         model=reference.name,
@@ -55,7 +58,7 @@ def predict(
     )
     payloads = {name: wire_bytes(array) for name, array in arrays.items()}
     if request.ByteSize() + sum(map(len, payloads.values())) > MESSAGE_BYTES:
-        return (yield from _predict_in_parts(request, payloads, timeout))
+        return _ordered((yield from _predict_in_parts(request, payloads, timeout)))
     whole = prediction_pb2.PredictRequest()
     whole.CopyFrom(request)
     for name, payload in payloads.items():
@@ -65,8 +68,13 @@ def predict(
         response = yield from call(PREDICT, whole, timeout)
     except MessageTooLarge:  # the answer is, or the worker takes less than gRPC's default
         left = None if end is None else max(end - time.monotonic(), 0.001)
-        return (yield from _predict_in_parts(request, payloads, left))
-    return {name: from_proto(tensor) for name, tensor in response.outputs.items()}
+        return _ordered((yield from _predict_in_parts(request, payloads, left)))
+    return _ordered({name: from_proto(tensor) for name, tensor in response.outputs.items()})
+
+
+def _ordered(arrays: Arrays) -> Arrays:
+    """Sort by name: a protobuf map has no order, and would give another one in every process."""
+    return dict(sorted(arrays.items()))
 
 
 def _input(name: str, value: ArrayLike) -> NDArray[Any]:

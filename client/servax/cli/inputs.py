@@ -62,7 +62,8 @@ def read(name: str, text: str, signature: Signature | None) -> NDArray[Any]:
     try:
         value = np.asarray(json.loads(text))
     except ValueError as error:
-        raise InvalidArgument(f"input {name!r}: neither @FILE.npy nor JSON: {error}") from error
+        hint = f"; did you mean @{text}?" if Path(text).exists() else f": {error}"
+        raise InvalidArgument(f"input {name!r}: neither @FILE.npy nor JSON{hint}") from error
     return _cast(name, value, dtype)
 
 

@@ -40,6 +40,14 @@ def _table(*columns: str, title: str | None = None) -> Table:
     return table
 
 
+def _facts() -> Table:
+    # Broken rather than cut where the terminal is narrow: a digest must stay whole.
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    return facts
+
+
 def _row(table: Table, *cells: object) -> None:
     # As Text, for what others wrote must not be taken for markup.
     table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells))
@@ -77,7 +85,7 @@ def print_versions(versions: Iterable[Version]) -> None:
 
 def print_version(version: Version) -> None:
     """Print everything about a version."""
-    facts = Table.grid(padding=(0, 2))
+    facts = _facts()
     _row(facts, "created", _time(version.create_time))
     _row(facts, "size", decimal(version.size))
     if version.aliases:
@@ -96,7 +104,7 @@ def print_version(version: Version) -> None:
 
 def _signature(signature: Signature) -> Iterator[Any]:
     yield Text(f"signature {signature.name}", style="bold")
-    facts = Table.grid(padding=(0, 2))
+    facts = _facts()
     _row(facts, "function", signature.function_name)
     _row(facts, "platforms", ", ".join(signature.platforms))
     if signature.device_count != 1:
