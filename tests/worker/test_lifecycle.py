@@ -213,6 +213,7 @@ def test_health_of_nobody_is_one_line():
         (("--model", "m", "--warm-up", "b"), "'b' is not SYMBOL=SIZE,SIZE"),
         (("--model", "m", "--warm-up", "b=0"), "'b=0' is not SYMBOL=SIZE,SIZE"),
         (("--model", "m", "--max-executables", "0"), "0 is not in the range"),
+        (("--model", "m", "--poll", "-1"), "-1.0 is not in the range"),
     ],
 )
 def test_wrong_options_are_usage_errors(arguments, message):

@@ -130,7 +130,7 @@ def test_outputs_and_signatures_are_selected(client):
         ("absent", {}, {}, Unavailable, r"absent is RESOLVING \(there is no model 'absent'"),
         (
             "for-cuda", {}, {}, FailedPrecondition,
-            "for-cuda is FAILED .*exported for cuda, tpu, this worker runs on cpu",
+            r"for-cuda \(version 1\) is FAILED .*exported for cuda, tpu, this worker runs on cpu",
         ),
         ("linear", {"y": X}, {}, InvalidArgument, "no input is called 'y'; missing input 'x'"),
         (

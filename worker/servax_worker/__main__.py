@@ -86,8 +86,8 @@ def main() -> None:
     envvar="SERVAX_WORKER_MODEL",
     show_envvar=True,
     metavar="NAME[@ALIAS|:VERSION]",
-    help="What to serve: the latest version, the one that an alias points to, or one by number. "
-    "Repeat for more; separate by spaces in the environment.",
+    help="What to serve: the latest version, the one that an alias points to, or one by number; "
+    "the first two are followed. Repeat for more; separate by spaces in the environment.",
 )
 @click.option(
     "--listen",
@@ -106,6 +106,16 @@ def main() -> None:
     show_envvar=True,
     default=Path("~/.cache/servax-worker"),
     help="Keeps blobs and compiled executables between runs; made private to the user.",
+)
+@click.option(
+    "--poll",
+    type=click.FloatRange(min=0),
+    envvar="SERVAX_WORKER_POLL",
+    show_envvar=True,
+    default=Settings.poll,
+    metavar="SECONDS",
+    help="How often the registry is asked whether an alias, or the latest version, has moved; 0 "
+    "for never.",
 )
 @click.option(
     "--warm-up",
@@ -171,6 +181,7 @@ def serve(
     listen: str,
     http: str,
     cache_directory: Path,
+    poll: float,
     warm_up: Iterable[tuple[str, tuple[int, ...]]],
     max_executables: int,
     compile_on_demand: bool,
@@ -186,6 +197,7 @@ def serve(
         cache_directory=cache_directory.expanduser(),
         listen=listen,
         http=http,
+        poll=poll,
         warm_up=dict(warm_up),
         max_executables=max_executables,
         compile_on_demand=compile_on_demand,

@@ -116,6 +116,15 @@ class Assembler:
         await self._try_all(signatures, report)
         return LoadedVersion(version, signatures)
 
+    async def release(self) -> None:
+        """Gives the memory of versions that are not referred to any more back to the system."""
+
+        def release() -> None:
+            # While neither thread compiles; a new size never waits for what is loading.
+            self._on_demand.submit(self._runtime.release).result()
+
+        await self._load(release)
+
     def close(self) -> None:
         """Drops what has not begun; does not wait for what has."""
         self._loading.shutdown(wait=False, cancel_futures=True)

@@ -1,16 +1,19 @@
-"""Takes one version from the registry to READY, state by state.
+"""Takes one version from the registry to READY, state by state, and to its end.
 
-    RESOLVING -> DOWNLOADING -> COMPILING -> VERIFYING -> READY
+    RESOLVING -> DOWNLOADING -> COMPILING -> VERIFYING -> READY -> DRAINING -> unloaded
                          any of them -> FAILED
 
-What may pass by itself (the registry is away, the version is not published yet, the disk is full)
-is waited for, with growing pauses, and told in the state's detail. Everything else is FAILED.
+A loader never changes its version: where a reference moves, its follower starts another loader
+beside it. What may pass by itself (the registry is away, the version is not published yet, the
+disk is full) is waited for, with growing pauses, and told in the state's detail. Everything else is
+FAILED.
 """
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -59,7 +62,7 @@ class VersionSource(Protocol):
 
 
 class Loader:
-    """One thing that the worker was told to serve, and how far it is."""
+    """One version on its way to answering requests, and how far it is."""
 
     def __init__(
         self,
@@ -69,20 +72,28 @@ class Loader:
         assembler: Assembler,
         changed: Callable[["Loader"], None],
         *,
+        version: Version | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ):
-        """`changed` is called after every change of state, `sleep` between attempts."""
+        """`changed` is called after every change of state, `sleep` between attempts.
+
+        Without `version`, the registry is asked to which one the reference points.
+        """
         self.reference = reference
         self.loaded: LoadedVersion | None = None
-        """What can be called once READY."""
+        """What can be called from READY to the end of DRAINING."""
         self.status = ServedVersion(
             reference.name,
-            version=0,
+            version=version.number if version else 0,
             alias=reference.alias or "",
             state=ServedState.RESOLVING,
             detail="",
             signatures=(),
         )
+        self._version = version
+        self._users = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
         self._registry = registry
         self._blobs = blobs
         self._assembler = assembler
@@ -95,8 +106,7 @@ class Loader:
     async def run(self) -> None:
         """Loads until READY or FAILED; never raises but when cancelled."""
         try:
-            self._enter(ServedState.RESOLVING)
-            version = await self._persist(lambda: self._registry.version(self.reference), NotFound)
+            version = self._version or await self._resolve()
             self.status = replace(
                 self.status,
                 version=version.number,
@@ -119,10 +129,40 @@ class Loader:
         """The version's number; 0 while it is not known."""
         return self.reference.version or self.status.version
 
+    @contextmanager
+    def use(self) -> Iterator[LoadedVersion]:
+        """Keeps what is loaded while a request runs; only for READY."""
+        assert self.loaded is not None
+        self._users += 1
+        self._unused.clear()
+        try:
+            yield self.loaded
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._unused.set()
+
     def drain(self) -> None:
         """Turns READY to DRAINING."""
         if self.status.state is ServedState.READY:
             self._enter(ServedState.DRAINING)
+
+    async def unload(self) -> None:
+        """Waits until the last request has ended, then lets go of what was loaded.
+
+        From before the call on, nobody may `use` it anew.
+        """
+        await self._unused.wait()
+        self.loaded = None
+        self._log.info("unloaded", version=self.status.version)
+
+    def note(self, detail: str) -> None:
+        """Tells progress or trouble within a state; called from any thread."""
+        self.status = replace(self.status, detail=detail)
+
+    async def _resolve(self) -> Version:
+        self._enter(ServedState.RESOLVING)
+        return await self._persist(lambda: self._registry.version(self.reference), NotFound)
 
     async def _download(self, version: Version) -> dict[str, Path]:
         blobs = {signature.program for signature in version.signatures}
@@ -132,7 +172,7 @@ class Loader:
         for blob in sorted(blobs, key=lambda blob: blob.digest):
 
             def report(progress: Progress, before: int = before) -> None:
-                self._note(f"{before + progress.done} of {total} bytes")
+                self.note(f"{before + progress.done} of {total} bytes")
 
             def fetch(blob: Blob = blob, report: Callable[[Progress], None] = report) -> Path:
                 return self._blobs.fetch(blob, report)
@@ -154,7 +194,7 @@ class Loader:
                     raise
                 reason = str(error)
             self._log.warning("waiting", state=self.status.state.name, reason=reason)
-            self._note(f"{reason}; trying again in {pause:.0f} s")
+            self.note(f"{reason}; trying again in {pause:.0f} s")
             await self._sleep(pause)
         raise AssertionError("the pauses never end")
 
@@ -168,10 +208,6 @@ class Loader:
             )
         self.status = replace(self.status, state=state, detail=detail)
         self._changed(self)
-
-    def _note(self, detail: str) -> None:
-        """Tells progress within a state; called from any thread."""
-        self.status = replace(self.status, detail=detail)
 
 
 def _pauses() -> Iterator[float]:

@@ -1,5 +1,7 @@
 """Prometheus instruments, in a registry of their own."""
 
+from collections.abc import Collection
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from servax.types import ServedState
@@ -52,13 +54,23 @@ class Metrics:
         )
         self._state = Gauge(
             "servax_model_state",
-            "1 for the state in which a served model is.",
+            "1 for every state in which a version of a served reference is: one state, except "
+            "while the reference moves or where the version that it moved to failed.",
             ("model", "reference", "state"),
             registry=self.registry,
         )
+        self._version = Gauge(
+            "servax_model_version",
+            "The version that answers, 0 while there is none.",
+            ("model", "reference"),
+            registry=self.registry,
+        )
 
-    def set_state(self, model: str, reference: str, state: ServedState) -> None:
-        """Notes the state of what was asked for as `reference`."""
-        for other in ServedState:
-            if other is not ServedState.UNSPECIFIED:
-                self._state.labels(model, reference, other.name).set(other is state)
+    def set_states(
+        self, model: str, reference: str, states: Collection[ServedState], version: int
+    ) -> None:
+        """Notes the states of what was asked for as `reference`, and the version that answers."""
+        for state in ServedState:
+            if state is not ServedState.UNSPECIFIED:
+                self._state.labels(model, reference, state.name).set(state in states)
+        self._version.labels(model, reference).set(version)

@@ -9,9 +9,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from servax.types import DEFAULT_SIGNATURE, ServedState, ServedVersion
-from servax_worker.assembly import LoadedVersion
 from servax_worker.dispatch import Dispatcher
 from servax_worker.errors import CannotServe, NotReady, NotServed, TooLarge, WorkerError
+from servax_worker.follower import Follower
 from servax_worker.loader import Loader
 from servax_worker.metrics import Metrics
 
@@ -19,6 +19,9 @@ from servax_worker.metrics import Metrics
 @dataclass(frozen=True)
 class Request:
     """A call: of a version by number or by alias, or of the newest that is ready.
+
+    An alias is answered by the version that is current when the call comes. A version that is
+    draining gets no new calls, not even by its number: else it might drain for ever.
 
     `outputs` are the names to return, all when empty. `deadline` is in the seconds of
     `time.monotonic()`. `max_answer_bytes` is the most that the answer may take.
@@ -45,10 +48,10 @@ class Answer:
 
 
 class Predictor:
-    """Answers requests with what the loaders have loaded."""
+    """Answers requests with what the followers have loaded."""
 
-    def __init__(self, loaders: Sequence[Loader], dispatcher: Dispatcher, metrics: Metrics):
-        self._loaders = loaders
+    def __init__(self, followers: Sequence[Follower], dispatcher: Dispatcher, metrics: Metrics):
+        self._followers = followers
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._draining = False
@@ -66,8 +69,7 @@ class Predictor:
             DeadlineExpired, OutOfMemory, ExecutionFailed: as their names say.
         """
         labels = ["", "", ""]
-        with self._counted(labels):
-            loaded = self._find(request)
+        with self._counted(labels), self._find(request).use() as loaded:
             version = loaded.version
             labels[:] = version.model, str(version.number), request.signature
             signature = loaded.signatures.get(request.signature)
@@ -95,16 +97,27 @@ class Predictor:
             return Answer(version.model, version.number, request.signature, outputs)
 
     def status(self, model: str = "") -> list[ServedVersion]:
-        """What is served, and in which state; of one model or of all. Raises NotServed."""
-        found = [loader.status for loader in self._loaders if model in ("", loader.reference.name)]
+        """What is served, and in which state; of one model or of all. Raises NotServed.
+
+        Where a reference moves, its current version comes first, then the one that it moved to,
+        then those that are draining.
+        """
+        found = [
+            loader.status
+            for follower in self._followers
+            if model in ("", follower.reference.name)
+            for loader in follower.loaders
+        ]
         if not found and model:
             raise NotServed(f"no model '{model}' here; {self._served()}")
         return found
 
     @property
     def ready(self) -> bool:
-        """Whether everything is READY."""
-        return all(loader.status.state is ServedState.READY for loader in self._loaders)
+        """Whether everything that the worker was told to serve has a READY version."""
+        return all(
+            follower.current.status.state is ServedState.READY for follower in self._followers
+        )
 
     @property
     def draining(self) -> bool:
@@ -114,27 +127,30 @@ class Predictor:
     def drain(self) -> None:
         """Refuses requests from now on; those in flight go on."""
         self._draining = True
-        for loader in self._loaders:
-            loader.drain()
+        for follower in self._followers:
+            follower.drain()
 
-    def _find(self, request: Request) -> LoadedVersion:
+    def _find(self, request: Request) -> Loader:
         if self._draining:
             raise NotReady("the worker is shutting down; ask another")
-        named = [loader for loader in self._loaders if loader.reference.name == request.model]
+        named = [each for each in self._followers if each.reference.name == request.model]
         if not named:
             raise NotServed(f"no model '{request.model}' here; {self._served()}")
         if request.alias is not None:
-            matching = [loader for loader in named if loader.reference.alias == request.alias]
+            matching = [each.current for each in named if each.reference.alias == request.alias]
         elif request.version is not None:
             # A version that is not resolved yet (0) may turn out to be the one.
-            matching = [loader for loader in named if loader.version in (request.version, 0)]
+            matching = [
+                loader
+                for each in named
+                for loader in (each.current, each.candidate)
+                if loader is not None and loader.version in (request.version, 0)
+            ]
         else:
-            matching = named
-        ready = [loader.loaded for loader in matching if loader.loaded is not None]
-        if request.version is not None:
-            ready = [loaded for loaded in ready if loaded.version.number == request.version]
+            matching = [each.current for each in named]
+        ready = [loader for loader in matching if loader.status.state is ServedState.READY]
         if ready:
-            return max(ready, key=lambda loaded: loaded.version.number)
+            return max(ready, key=lambda loader: loader.version)
         raise self._why_not(request, matching)
 
     def _why_not(self, request: Request, matching: Sequence[Loader]) -> WorkerError:
@@ -146,7 +162,7 @@ class Predictor:
             )
             return NotServed(f"no {wanted} of '{request.model}' here; {self._served()}")
         states = "; ".join(
-            f"{loader.reference} is {loader.status.state.name}"
+            f"{_name(loader)} is {loader.status.state.name}"
             + (f" ({loader.status.detail})" if loader.status.detail else "")
             for loader in matching
         )
@@ -155,13 +171,8 @@ class Predictor:
         return NotReady(f"not ready: {states}")
 
     def _served(self) -> str:
-        names = [
-            f"{loader.reference} (version {loader.status.version})"
-            if loader.status.version and loader.reference.version is None
-            else str(loader.reference)
-            for loader in self._loaders
-        ]
-        return f"this worker serves {', '.join(names)}"
+        names = ", ".join(_name(follower.current) for follower in self._followers)
+        return f"this worker serves {names}"
 
     @contextmanager
     def _counted(self, labels: list[str]) -> Iterator[None]:
@@ -178,3 +189,9 @@ class Predictor:
             raise
         finally:
             self._metrics.requests.labels(*labels, result).inc()
+
+
+def _name(loader: Loader) -> str:
+    if loader.version and loader.reference.version is None:
+        return f"{loader.reference} (version {loader.version})"
+    return str(loader.reference)

@@ -11,14 +11,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from servax import Client
+from servax.types import ServedState
 from servax_proto.v1 import prediction_pb2, prediction_pb2_grpc
 from servax_worker.assembly import Assembler
 from servax_worker.blobs import BlobCache
 from servax_worker.dispatch import Dispatcher
 from servax_worker.errors import StartupError
+from servax_worker.follower import Follower
 from servax_worker.http import HttpServer, application
 from servax_worker.interceptors import ErrorInterceptor
-from servax_worker.loader import Loader
 from servax_worker.metrics import Metrics
 from servax_worker.predictor import Predictor
 from servax_worker.runtime import Runtime
@@ -72,15 +73,16 @@ class WorkerServer:
 
     async def wait_until_loaded(self) -> None:
         """Waits until every model is READY or FAILED."""
-        await asyncio.wait(self._loading)
+        for follower in self._followers:
+            await follower.loaded.wait()
 
     async def _start(self, stack: AsyncExitStack) -> None:
         settings = self._settings
         self._metrics = Metrics()
         dispatcher = Dispatcher()
         stack.callback(dispatcher.close)
-        self._loaders: list[Loader] = []
-        self._predictor = Predictor(self._loaders, dispatcher, self._metrics)
+        self._followers: list[Follower] = []
+        self._predictor = Predictor(self._followers, dispatcher, self._metrics)
 
         http = HttpServer(application(self._predictor, self._metrics.registry), settings.http)
         stack.push_async_callback(http.stop)
@@ -112,8 +114,8 @@ class WorkerServer:
             compile_on_demand=settings.compile_on_demand,
         )
         stack.callback(assembler.close)
-        self._loaders += [
-            Loader(reference, registry, blobs, assembler, self._changed)
+        self._followers += [
+            Follower(reference, registry, blobs, assembler, self._changed, poll=settings.poll)
             for reference in settings.models
         ]
 
@@ -131,8 +133,8 @@ class WorkerServer:
         await http.start()
         stack.push_async_callback(self._drain, server, servicer)
 
-        self._loading = [asyncio.create_task(loader.run()) for loader in self._loaders]
-        background = [*self._loading, asyncio.create_task(self._follow_changes())]
+        background = [asyncio.create_task(follower.run()) for follower in self._followers]
+        background.append(asyncio.create_task(self._follow_changes()))
         stack.push_async_callback(_cancel, background)
 
     def _open_parts(self, stack: AsyncExitStack) -> tuple[Runtime, BlobCache, Client]:
@@ -146,9 +148,11 @@ class WorkerServer:
             raise StartupError(f"cannot use the cache directory '{directory}': {error}") from error
         return runtime, blobs, registry
 
-    def _changed(self, loader: Loader) -> None:
-        status = loader.status
-        self._metrics.set_state(status.model, str(loader.reference), status.state)
+    def _changed(self, follower: Follower) -> None:
+        reference, current = follower.reference, follower.current
+        states = {loader.status.state for loader in follower.loaders}
+        answering = current.version if current.status.state is ServedState.READY else 0
+        self._metrics.set_states(reference.name, str(reference), states, answering)
         self._changes.set()
 
     async def _follow_changes(self) -> None:

@@ -26,6 +26,9 @@ class Settings:
     http: str = "127.0.0.1:8501"
     """Where health and metrics are served over HTTP; port 0 takes any that is free."""
 
+    poll: float = 5.0
+    """Seconds between questions to where an alias or a name alone points; 0 for none."""
+
     warm_up: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Sizes of symbolic dimensions to compile for before READY, by symbol."""
 

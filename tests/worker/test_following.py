@@ -1,0 +1,228 @@
+"""A worker over a real registry follows moves without a gap, and releases what it left."""
+
+import gc
+import threading
+import time
+import weakref
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from safetensors.numpy import save_file
+
+from servax import Client
+from servax.errors import FailedPrecondition, NotFound
+from servax.tensors import from_bytes, to_proto
+from servax.types import ServedState
+from servax_proto.v1 import prediction_pb2, prediction_pb2_grpc
+from servax_worker.assembly import LoadedVersion
+
+X = np.array([[1, 0, 2]], np.float32)
+POLL = 0.05
+
+
+@pytest.fixture
+def publish_linear(publish, linear_program, tmp_path):
+    """Publishes `linear` with a bias that is the version's number."""
+
+    def publish_linear(name, number, **options):
+        path = tmp_path / f"{number}.safetensors"
+        zeros, bias = np.zeros((3, 4), np.float32), np.full(4, number, np.float32)
+        save_file({"dense.kernel": zeros, "dense.bias": bias}, path)
+        assert publish(name, linear_program, weights=[path], **options).number == number
+
+    return publish_linear
+
+
+def wait_for(condition):
+    """Waits until something is so; the suite's time limit ends a wait in vain."""
+    while not condition():
+        time.sleep(0.01)
+
+
+def states(client, model):
+    """The versions of a model and their states."""
+    return [(served.version, served.state.name) for served in client.status(model).versions]
+
+
+class Caller(threading.Thread):
+    """Calls without a pause, and notes which version was current before and after each call."""
+
+    def __init__(self, address, model):
+        super().__init__()
+        self.address, self.model = address, model
+        self.stop = threading.Event()
+        self.calls = []
+        self.error = None
+
+    def run(self):
+        """Calls until told to stop; an error ends it."""
+        try:
+            with grpc.insecure_channel(self.address) as channel:
+                stub = prediction_pb2_grpc.PredictionStub(channel)
+                request = prediction_pb2.PredictRequest(
+                    model=self.model, alias="production", inputs={"x": to_proto(X)}
+                )
+                before = self.current(stub)
+                while not self.stop.is_set():
+                    answer = stub.Predict(request)
+                    after = self.current(stub)
+                    scores = answer.outputs["scores"]
+                    value = from_bytes(scores.dtype, scores.shape, scores.data)[0, 0]
+                    self.calls.append((before, answer.version, after, value))
+                    before = after
+        except Exception as error:
+            self.error = error
+
+    def current(self, stub):
+        """The version that the worker says is READY."""
+        status = stub.GetStatus(prediction_pb2.GetStatusRequest(model=self.model))
+        state = prediction_pb2.ServedVersion.READY
+        (version,) = [served.version for served in status.versions if served.state == state]
+        return version
+
+
+def test_moves_under_load(registry, serving, publish_linear):
+    """While four callers run and the alias goes forth and back, no request fails, every answer is
+    of a version that was current when it was sent or received, health stays SERVING, and in the
+    end only the last version is there.
+    """
+    publish_linear("moving", 1, aliases=["production"])
+    publish_linear("moving", 2)
+    publish_linear("moving", 3)
+    with (
+        serving("moving@production", poll=POLL) as worker,
+        Client(registry=registry, worker=worker.address) as client,
+        grpc.insecure_channel(worker.address) as channel,
+    ):
+        worker.wait_until_loaded()
+        health = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        healths = []
+
+        def watch():
+            try:
+                healths.extend(reply.status for reply in health)
+            except grpc.RpcError:
+                return  # cancelled below
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        callers = [Caller(worker.address, "moving") for _ in range(4)]
+        for caller in callers:
+            caller.start()
+        for number in (2, 3, 1, 2, 1, 3):
+            client.set_alias("moving", "production", number)
+            for caller in callers:  # so that a call sees one move at most
+                wait_for(
+                    lambda caller=caller, number=number: (
+                        caller.error or (caller.calls and caller.calls[-1][1] == number)
+                    )
+                )
+        for caller in callers:
+            caller.stop.set()
+            caller.join()
+        wait_for(lambda: states(client, "moving") == [(3, "READY")])
+        health.cancel()
+        watcher.join()
+
+    assert [caller.error for caller in callers] == [None] * 4
+    for caller in callers:
+        for before, version, after, value in caller.calls:
+            assert version in (before, after)
+            assert value == version
+    assert set(healths) == {health_pb2.HealthCheckResponse.SERVING}
+
+
+def test_the_old_version_is_released(registry, serving, publish_linear):
+    """When the newest version is served, nothing of the one before is alive: neither its weights
+    nor its executables.
+    """
+    publish_linear("released", 1)
+    with (
+        serving("released", poll=POLL) as worker,
+        Client(registry=registry, worker=worker.address) as client,
+    ):
+        worker.wait_until_loaded()
+        client.predict("released", {"x": np.resize(X, (5, 3))})  # compiled on demand
+        parts = []
+        for loaded in gc.get_objects():
+            if isinstance(loaded, LoadedVersion) and loaded.version.model == "released":
+                parts.append(weakref.ref(loaded))
+                for executable in loaded.signatures["serving_default"].executables:
+                    arrays = executable._weights.values()
+                    parts += map(weakref.ref, (executable, executable._compiled, *arrays))
+        del loaded, executable, arrays
+        assert len(parts) == 1 + 5 * (2 + 2)
+
+        publish_linear("released", 2)
+        wait_for(lambda: states(client, "released") == [(2, "READY")])
+        wait_for(lambda: gc.collect() is not None and not any(part() for part in parts))
+        assert client.predict("released", {"x": X})["scores"][0, 0] == 2
+
+
+def test_a_failing_new_version_leaves_the_old_one(
+    registry, serving, publish, publish_linear, exported, symbolic
+):
+    """The old version answers, health and metrics say so, and the new one's reason is readable; the
+    next version that can be served takes over.
+    """
+    publish_linear("failing", 1, aliases=["production"])
+    cuda = exported(lambda x: x, symbolic("b"), platforms=("cuda",)).serialize()
+    with (
+        serving("failing@production", poll=POLL) as worker,
+        Client(registry=registry, worker=worker.address) as client,
+    ):
+        worker.wait_until_loaded()
+        publish("failing", cuda, aliases=["production"])
+        wait_for(lambda: states(client, "failing") == [(1, "READY"), (2, "FAILED")])
+
+        assert "exported for cuda" in client.status("failing").versions[1].detail
+        assert client.predict("failing@production", {"x": X})["scores"][0, 0] == 1
+        assert client.wait_until_ready("failing@production").version == 1
+        with pytest.raises(FailedPrecondition, match=r"\(version 2\) is FAILED .*for cuda"):
+            client.predict("failing:2", {"x": X})
+        healthz = httpx.get(f"{worker.http}/healthz")
+        assert healthz.status_code == 200
+        assert [v["state"] for v in healthz.json()["versions"]] == ["READY", "FAILED"]
+        labels = 'model="failing",reference="failing@production"'
+        metrics = httpx.get(f"{worker.http}/metrics").text
+        for line in (
+            f'servax_model_state{{{labels},state="READY"}} 1.0',
+            f'servax_model_state{{{labels},state="FAILED"}} 1.0',
+            f"servax_model_version{{{labels}}} 1.0",
+        ):
+            assert line in metrics.splitlines()
+
+        publish_linear("failing", 3, aliases=["production"])
+        wait_for(lambda: states(client, "failing") == [(3, "READY")])
+        metrics = httpx.get(f"{worker.http}/metrics").text
+        assert f'servax_model_state{{{labels},state="FAILED"}} 0.0' in metrics
+        assert f"servax_model_version{{{labels}}} 3.0" in metrics
+        with pytest.raises(NotFound, match="no version 1 of 'failing' here"):
+            client.predict("failing:1", {"x": X})
+
+
+def test_a_registry_that_goes_changes_nothing(
+    start, serving, linear_program, linear_weights, tmp_path
+):
+    """A worker whose registry has gone serves on, is healthy, and says that it cannot follow."""
+    registry = start(
+        "servax_registry", "--db", f"sqlite:///{tmp_path}/r.db", "--listen", "127.0.0.1:0"
+    )
+    with Client(registry=registry.address) as client:
+        client.push("left", linear_program, weights=[linear_weights])
+    with (
+        serving("left", registry=registry.address, poll=POLL) as worker,
+        Client(worker=worker.address) as client,
+    ):
+        worker.wait_until_loaded()
+        registry.stop()
+        wait_for(lambda: client.status("left").versions[0].detail)
+
+        (served,) = client.status("left").versions
+        assert served.state is ServedState.READY
+        assert "whether left has moved is not known" in served.detail
+        assert client.predict("left", {"x": X})["best"].shape == (1,)
+        assert httpx.get(f"{worker.http}/healthz").status_code == 200

@@ -1,0 +1,168 @@
+"""Keeps one reference served: the version that it points to, through every move.
+
+    reference      current        candidate      draining
+    set            1 loading
+                   1 READY
+    moved to 2     1 READY        2 loading
+    2 is ready     2 READY                       1, until its last request is answered
+    2 has failed   1 READY        2 FAILED, until the reference points elsewhere
+
+The change from one current version to the next is one step of the event loop: every request
+before it runs on the old version to its end, every request after it on the new one.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from servax.errors import ServaxError
+from servax.reference import ModelReference
+from servax.types import ServedState, Version
+from servax_worker.assembly import Assembler
+from servax_worker.blobs import BlobCache
+from servax_worker.loader import Loader, VersionSource
+
+log = structlog.get_logger(__name__)
+
+
+class Follower:
+    """One thing that the worker was told to serve.
+
+    A reference by number is loaded once. Any other is asked for again while it is served. All
+    methods belong to one event loop.
+    """
+
+    def __init__(
+        self,
+        reference: ModelReference,
+        registry: VersionSource,
+        blobs: BlobCache,
+        assembler: Assembler,
+        changed: Callable[["Follower"], None],
+        *,
+        poll: float,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ):
+        """`changed` is called after every change of a state or of a version.
+
+        `poll` is how many seconds pass between questions to where the reference points; 0 for none.
+        """
+        self.reference = reference
+        self.loaded = asyncio.Event()
+        """Set once a version is READY or FAILED."""
+        self._registry = registry
+        self._blobs = blobs
+        self._assembler = assembler
+        self._changed = changed
+        self._poll = 0.0 if reference.version is not None else poll
+        self._sleep = sleep
+        self._trouble = ""
+        self._log = log.bind(reference=str(reference))
+        # Questions to the registry block, and loaders may keep their own threads busy for long.
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"poll-{reference}")
+        self.current = self._loader(None)
+        """The version that answers, or will as the first."""
+        self.candidate: Loader | None = None
+        """The version that the reference has moved to, until it is ready."""
+        self._draining: list[Loader] = []
+
+    @property
+    def loaders(self) -> list[Loader]:
+        """All versions: the current one, the candidate, and those that are draining."""
+        candidates = [self.candidate] if self.candidate else []
+        return [self.current, *candidates, *self._draining]
+
+    async def run(self) -> None:
+        """Loads and follows the reference; returns when it is loaded and not followed."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                self._loading = self._tasks.create_task(self._load(self.current))
+                while self._poll:
+                    # Workers that were started together need not ask together.
+                    await self._sleep(self._poll * random.uniform(0.9, 1.1))
+                    version = await self._ask()
+                    if version is not None:
+                        self._turn_to(version)
+        finally:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def drain(self) -> None:
+        """Turns what is READY to DRAINING; `run` must have ended or been cancelled."""
+        self.current.drain()
+
+    async def _ask(self) -> Version | None:
+        """The version that the reference points to; None while that cannot be told."""
+        if self.current.status.state is ServedState.RESOLVING:
+            return None  # the loader is asking itself
+        version, trouble = None, ""
+        loop = asyncio.get_running_loop()
+        try:
+            version = await loop.run_in_executor(
+                self._executor, self._registry.version, self.reference
+            )
+        except ServaxError as error:
+            trouble = f"whether {self.reference} has moved is not known: {error}"
+        except Exception:
+            self._log.exception("asking the registry failed unexpectedly")
+            trouble = "unexpected error in following; the worker's log tells more"
+        if bool(trouble) is not bool(self._trouble):
+            self._log.warning("cannot follow" if trouble else "following again", why=trouble)
+        self._trouble = trouble
+        if self.current.status.state is ServedState.READY:
+            self.current.note(trouble)
+        return version
+
+    def _turn_to(self, version: Version) -> None:
+        """Starts to load the version unless that is what is served, loading, or has failed."""
+        if version.number == (self.candidate or self.current).version:
+            return
+        self._log.info("the reference has moved", version=version.number)
+        if self.candidate is not None:
+            self._abandon(self.candidate)
+            self.candidate = None
+        if version.number != self.current.version:
+            loader = self._loader(version)
+            if self.current.status.state is ServedState.READY:
+                self.candidate = loader
+            else:  # there is nothing to go on serving
+                self._abandon(self.current)
+                self.current = loader
+            self._loading = self._tasks.create_task(self._load(loader))
+        self._changed(self)
+
+    async def _load(self, loader: Loader) -> None:
+        await loader.run()
+        self.loaded.set()
+        if loader.status.state is ServedState.FAILED:
+            await self._assembler.release()
+        elif loader is self.candidate:
+            old, self.current, self.candidate = self.current, loader, None
+            self._draining.append(old)
+            old.drain()
+            self._tasks.create_task(self._retire(old))
+
+    async def _retire(self, loader: Loader) -> None:
+        await loader.unload()
+        self._draining.remove(loader)
+        self._changed(self)
+        await self._assembler.release()
+
+    def _abandon(self, loader: Loader) -> None:
+        """Ends the loading of a version that nobody waits for any more."""
+        self._log.info("abandoned", version=loader.version, state=loader.status.state.name)
+        self._loading.cancel()
+        self._tasks.create_task(self._assembler.release())
+
+    def _loader(self, version: Version | None) -> Loader:
+        return Loader(
+            self.reference,
+            self._registry,
+            self._blobs,
+            self._assembler,
+            lambda _: self._changed(self),
+            version=version,
+            sleep=self._sleep,
+        )
