@@ -143,6 +143,11 @@ class PartFile:
         self._report = report
         self._sha256 = hashlib.sha256()
         self.offset = 0
+        with _reported("write", self._destination):
+            replaceable = self._destination.is_file() or not self._destination.exists()
+        if not replaceable:
+            # The part would take the place of a device, such as /dev/null.
+            raise FileError(f"cannot write {str(self._destination)!r}: it is no regular file")
         with _reported("write", self._part):
             self._file: BinaryIO = self._part.open("a+b")
             self._take_up()

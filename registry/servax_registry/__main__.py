@@ -4,11 +4,12 @@ import logging
 import signal
 import sys
 import threading
+from datetime import timedelta
 
 import click
 import structlog
 
-from servax_registry.errors import AddressUnusable, DatabaseUnusable
+from servax_registry.errors import AddressUnusable, BlobsUnusable, DatabaseUnusable
 from servax_registry.server import is_serving
 from servax_registry.server import serve as serving
 from servax_registry.settings import Settings
@@ -17,7 +18,7 @@ _listen_option = click.option(
     "--listen",
     envvar="SERVAX_REGISTRY_LISTEN",
     show_envvar=True,
-    default="127.0.0.1:8400",
+    default=Settings.listen,
     metavar="HOST:PORT",
     help="Where the registry serves; port 0 takes any free port.",
 )
@@ -34,7 +35,7 @@ def main() -> None:
     "database",
     envvar="SERVAX_REGISTRY_DB",
     show_envvar=True,
-    default="sqlite:///registry.db",
+    default=Settings.database,
     metavar="URL",
     help="The database that holds everything; created when it does not exist.",
 )
@@ -43,7 +44,7 @@ def main() -> None:
     "--grace",
     envvar="SERVAX_REGISTRY_GRACE",
     show_envvar=True,
-    default=30.0,
+    default=Settings.grace,
     type=click.FloatRange(min=0),
     metavar="SECONDS",
     help="How long calls in flight may take when the registry is told to stop.",
@@ -52,23 +53,51 @@ def main() -> None:
     "--max-transfers",
     envvar="SERVAX_REGISTRY_MAX_TRANSFERS",
     show_envvar=True,
-    default=64,
+    default=Settings.max_transfers,
     type=click.IntRange(1, 1000),
     help="How many blobs may be read and written at once.",
 )
-def serve(database: str, listen: str, grace: float, max_transfers: int) -> None:
+@click.option(
+    "--blobs",
+    envvar="SERVAX_REGISTRY_BLOBS",
+    show_envvar=True,
+    metavar="URL",
+    help="Where new blobs lie: file:///DIRECTORY, s3://, gs:// or az://; the database by default.",
+)
+@click.option(
+    "--upload-expiry",
+    envvar="SERVAX_REGISTRY_UPLOAD_EXPIRY",
+    show_envvar=True,
+    default=Settings.upload_expiry / timedelta(hours=1),
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="HOURS",
+    help="How long an upload may stand still before it is discarded.",
+)
+def serve(
+    database: str,
+    listen: str,
+    grace: float,
+    max_transfers: int,
+    blobs: str | None,
+    upload_expiry: float,
+) -> None:
     """Serve the registry until SIGTERM or SIGINT."""
     _configure_logging()
     log = structlog.get_logger("servax_registry")
+    settings = Settings(
+        database, listen, grace, max_transfers, blobs, timedelta(hours=upload_expiry)
+    )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        with serving(Settings(database, listen, grace, max_transfers)) as server:
-            log.info("serving", address=server.address, database=server.database)
+        with serving(settings) as server:
+            log.info(
+                "serving", address=server.address, database=server.database, blobs=settings.blobs
+            )
             stop.wait()
             log.info("stopping", grace=grace)
-    except (AddressUnusable, DatabaseUnusable) as error:
+    except (AddressUnusable, BlobsUnusable, DatabaseUnusable) as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -40,7 +40,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Program:
-    """Everything that was read out of a serialized jax.export.Exported."""
+    """Everything that was read out of a serialized jax.export.Exported.
+
+    `effects` are JAX's, and the operations that exchange data with the host. `custom_calls` are
+    the targets of all custom calls in the module, sorted.
+    """
 
     function_name: str
     arguments: tuple[Argument, ...]
@@ -54,6 +58,31 @@ class Program:
     disabled_checks: tuple[str, ...]
     effects: tuple[str, ...]
     custom_nodes: tuple[str, ...]
+    custom_calls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of compiling a program on the registry's machine, and of running it there once.
+
+    `outcome` is "passed", "failed", or "impossible" where nothing was learned of the program;
+    `reason` tells why it is not "passed". The rest is the compiler's account of a passed one, for
+    `size` in every symbolic dimension (0: it has none): floating-point operations, and bytes that
+    it accesses and that its arguments, results, temporaries and code take; 0 where unknown.
+    `ran` tells whether it was also run, which large arguments forbid.
+    """
+
+    outcome: str
+    reason: str = ""
+    jax_version: str = ""
+    size: int = 0
+    ran: bool = False
+    flops: int = 0
+    accessed_bytes: int = 0
+    argument_bytes: int = 0
+    result_bytes: int = 0
+    temporary_bytes: int = 0
+    code_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,11 +97,14 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Signature:
-    """A program with its arguments told apart: what callers supply and what weights supply."""
+    """A program with its arguments told apart: what callers supply and what weights supply.
+
+    `inspected` is everything that was read out of the blob `program`.
+    """
 
     name: str
-    blob: Blob
-    program: Program
+    program: Blob
+    inspected: Program
     inputs: tuple[TensorSpec, ...]
     weights: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

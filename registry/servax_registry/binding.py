@@ -13,7 +13,7 @@ from servax_registry.artifact import (
     WeightsShard,
 )
 from servax_registry.errors import InvalidWeights, Mismatch, listed
-from servax_registry.names import name_inputs, name_outputs
+from servax_registry.naming import name_inputs, name_outputs
 
 
 def bind(
@@ -68,8 +68,8 @@ def _signature(
     output_names = name_outputs(program.results)
     return Signature(
         name=name,
-        blob=blob,
-        program=program,
+        program=blob,
+        inspected=program,
         inputs=tuple(
             TensorSpec(input_name, argument.dtype, argument.shape, position)
             for input_name, (position, argument) in zip(input_names, inputs, strict=True)

@@ -101,23 +101,23 @@ def version_to_proto(version: Version) -> artifact_pb2.Version:
 
 
 def _signature_to_proto(signature: Signature) -> artifact_pb2.Signature:
-    program = signature.program
+    inspected = signature.inspected
     return artifact_pb2.Signature(
         name=signature.name,
-        program=blob_to_proto(signature.blob),
-        function_name=program.function_name,
+        program=blob_to_proto(signature.program),
+        function_name=inspected.function_name,
         inputs=map(_spec_to_proto, signature.inputs),
         weights=map(_spec_to_proto, signature.weights),
         outputs=map(_spec_to_proto, signature.outputs),
-        platforms=program.platforms,
-        device_count=program.device_count,
-        calling_convention_version=program.calling_convention_version,
-        serialization_version=program.serialization_version,
-        stablehlo_version=program.stablehlo_version,
-        jax_version=program.jax_version,
-        disabled_checks=program.disabled_checks,
-        effects=program.effects,
-        custom_nodes=program.custom_nodes,
+        platforms=inspected.platforms,
+        device_count=inspected.device_count,
+        calling_convention_version=inspected.calling_convention_version,
+        serialization_version=inspected.serialization_version,
+        stablehlo_version=inspected.stablehlo_version,
+        jax_version=inspected.jax_version,
+        disabled_checks=inspected.disabled_checks,
+        effects=inspected.effects,
+        custom_nodes=inspected.custom_nodes,
     )
 
 

@@ -12,7 +12,7 @@
     │   ├── InvalidWeights
     │   ├── Mismatch
     │   └── VersionTooLarge
-    ├── BlobMissing
+    ├── BlobsNotStored
     ├── VersionInUse
     ├── AliasMoved
     ├── UploadConflict
@@ -21,7 +21,10 @@
     ├── DigestMismatch
     ├── BlobDamaged
     ├── TooManyTransfers
+    ├── StorageUnavailable
+    ├── StorageFull
     ├── DatabaseUnusable
+    ├── BlobsUnusable
     └── AddressUnusable
 
 Every message is written for the caller: it names the thing, the value and the remedy.
@@ -91,8 +94,8 @@ class VersionTooLarge(InvalidRequest):
     """The description of a version does not fit one message."""
 
 
-class BlobMissing(RegistryError):
-    """A version names a blob that was not uploaded."""
+class BlobsNotStored(RegistryError):
+    """A version names blobs that were not uploaded."""
 
 
 class VersionInUse(RegistryError):
@@ -120,15 +123,27 @@ class DigestMismatch(RegistryError):
 
 
 class BlobDamaged(RegistryError):
-    """A stored blob lost bytes in the database."""
+    """A stored blob lost bytes."""
 
 
 class TooManyTransfers(RegistryError):
-    """As many blobs are being read and written as the registry allows at once."""
+    """As many calls that read or write blobs are under way as the registry allows at once."""
+
+
+class StorageUnavailable(RegistryError):
+    """The database, or the store of the blobs, does not answer at the moment."""
+
+
+class StorageFull(RegistryError):
+    """The database, or the store of the blobs, has no room left."""
 
 
 class DatabaseUnusable(RegistryError):
     """The database cannot be opened, read or written; the registry does not start."""
+
+
+class BlobsUnusable(RegistryError):
+    """The place for blobs cannot be opened, read or written; the registry does not start."""
 
 
 class AddressUnusable(RegistryError):

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from servax_registry import errors
 
 _STATUS: dict[type[errors.RegistryError], grpc.StatusCode] = {
     errors.NotFound: grpc.StatusCode.NOT_FOUND,
     errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.BlobMissing: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.BlobsNotStored: grpc.StatusCode.FAILED_PRECONDITION,
     errors.VersionInUse: grpc.StatusCode.FAILED_PRECONDITION,
     errors.AliasMoved: grpc.StatusCode.ABORTED,
     errors.UploadConflict: grpc.StatusCode.ABORTED,
@@ -21,7 +23,8 @@ _STATUS: dict[type[errors.RegistryError], grpc.StatusCode] = {
     errors.DigestMismatch: grpc.StatusCode.DATA_LOSS,
     errors.BlobDamaged: grpc.StatusCode.DATA_LOSS,
     errors.TooManyTransfers: grpc.StatusCode.UNAVAILABLE,
-    errors.DatabaseUnusable: grpc.StatusCode.UNAVAILABLE,
+    errors.StorageUnavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.StorageFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
 # By whether requests and responses are streams.
@@ -51,31 +54,35 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], "grpc.RpcMethodHandler[Any, Any] | None"],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "grpc.RpcMethodHandler[Any, Any] | None":
-        """Wrap the method's handler."""
+        """Wrap the method's handler, unless it is one of the services that come with gRPC."""
         handler = continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None:
-            return None
+        if handler is None or not method.startswith("/servax."):
+            return handler
         answer = (
             handler.unary_unary
             or handler.unary_stream
             or handler.stream_unary
             or handler.stream_stream
         )
+        parse = handler.request_deserializer
         assert answer is not None, "a method has one of four kinds"
+        assert parse is not None, "the generated modules tell how a request is read"
+        # Parsed here, since gRPC would take a malformed message for a fault of ours.
+        read = partial(map, parse) if handler.request_streaming else parse
 
         def respond(request: Any, context: grpc.ServicerContext) -> Any:
             with _answering(method, context):
-                return answer(request, context)
+                return answer(read(request), context)
 
         def stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             with _answering(method, context):
-                yield from answer(request, context)
+                yield from answer(read(request), context)
 
         make = _MAKERS[handler.request_streaming, handler.response_streaming]
         return make(
             stream if handler.response_streaming else respond,
-            handler.request_deserializer,
+            None,
             handler.response_serializer,
         )
 
@@ -86,6 +93,8 @@ def _answering(method: str, context: grpc.ServicerContext) -> Iterator[None]:
         yield
     except errors.RegistryError as error:
         _abort(context, status_of(error), str(error))
+    except DecodeError:
+        _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"this is no request to {method}")
     except grpc.RpcError:
         raise  # The caller went away while its messages were being read; gRPC knows.
     except Exception:

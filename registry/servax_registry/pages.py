@@ -13,9 +13,10 @@ DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 
 # What the items of one page may take as protobuf, in bytes: gRPC's 4 MB less some slack.
-MESSAGE_LIMIT = 3_670_016
+MESSAGE_LIMIT = 7 << 19
 
 Item = TypeVar("Item")
+Key = TypeVar("Key", str, int)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def encode_token(listing: str, last: str | int) -> str:
     return base64.urlsafe_b64encode(json.dumps([listing, last]).encode()).decode()
 
 
-def decode_token(token: str, listing: str, kind: type[Item]) -> Item | None:
+def decode_token(token: str, listing: str, kind: type[Key]) -> Key | None:
     """Read the key out of a token; None for the first page.
 
     Raises InvalidRequest when it is not one of this listing.
@@ -65,9 +66,14 @@ def decode_token(token: str, listing: str, kind: type[Item]) -> Item | None:
         found, last = json.loads(base64.b64decode(token, altchars=b"-_", validate=True))
     except (ValueError, TypeError, binascii.Error, RecursionError):
         found, last = None, None
-    if found != listing or type(last) is not kind:
+    if found != listing or type(last) is not kind or not _is_key(last):
         raise InvalidRequest(
             f"page_token {token[:40]!a} is not one of this listing; pass next_page_token "
             "unchanged, or nothing for the first page"
         )
     return last
+
+
+def _is_key(value: str | int) -> bool:
+    """Tell whether a listing can have such a key: a model's name, or a version's number."""
+    return value.isascii() if isinstance(value, str) else 0 < value < 1 << 63

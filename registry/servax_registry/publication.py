@@ -7,6 +7,9 @@ from servax_registry import names
 from servax_registry.artifact import Publication
 from servax_registry.errors import InvalidName, InvalidRequest
 
+MAX_PROGRAMS = 100
+MAX_SHARDS = 1000
+MAX_ALIASES = 1000
 MAX_DESCRIPTION = 65_536
 MAX_LABELS = 64
 MAX_LABEL_KEY = 128
@@ -19,6 +22,15 @@ def check_publication(publication: Publication) -> None:
     names.check_model(publication.model)
     if not publication.programs:
         raise InvalidRequest("a version needs at least one program")
+    # Before anything else, so that no later step meets more than these.
+    for what, values, most in (
+        ("programs", publication.programs, MAX_PROGRAMS),
+        ("weights", publication.weights, MAX_SHARDS),
+        ("aliases", publication.aliases, MAX_ALIASES),
+        ("labels", publication.labels, MAX_LABELS),
+    ):
+        if len(values) > most:
+            raise InvalidRequest(f"{len(values)} {what} are given; at most {most} fit a version")
     for source in publication.programs:
         names.check_signature(source.signature)
         names.check_digest(source.digest)
@@ -46,8 +58,6 @@ def _check_once(what: str, values: Sequence[str]) -> None:
 
 
 def _check_labels(labels: dict[str, str]) -> None:
-    if len(labels) > MAX_LABELS:
-        raise InvalidRequest(f"{len(labels)} labels are given; at most {MAX_LABELS} fit")
     for key, value in labels.items():
         _check_text("label key", key, 1, MAX_LABEL_KEY)
         _check_text(f"value of label {key!r}", value, 0, MAX_LABEL_VALUE)

@@ -16,7 +16,9 @@ from servax_registry.interceptors import ErrorInterceptor
 from servax_registry.service import Registry
 from servax_registry.servicer import RegistryServicer
 from servax_registry.settings import Settings
+from servax_registry.store.blobs import BlobStore
 from servax_registry.store.database import Database
+from servax_registry.store.sweeper import Sweeper
 
 _SERVICE = registry_pb2.DESCRIPTOR.services_by_name["Registry"].full_name
 
@@ -39,7 +41,8 @@ class RegistryServer:
     """A registry that serves from its creation on until it is stopped.
 
     `address` is where callers reach it, with the port that it got; `database` is where it keeps
-    everything, without the password. Raises DatabaseUnusable and AddressUnusable.
+    everything, without the password. Raises DatabaseUnusable, BlobsUnusable and
+    AddressUnusable.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -47,8 +50,8 @@ class RegistryServer:
         self._database = Database(settings.database)
         self._database.migrate()
         self.database = self._database.location
-        registry = Registry(self._database, size_of=size_of)
-        registry.sweep()
+        blobs = BlobStore(self._database, settings.blobs)
+        registry = Registry(self._database, blobs, size_of=size_of)
         self._health = health.HealthServicer()
         self._threads = ThreadPoolExecutor(
             settings.max_transfers + _SHORT_CALL_THREADS, thread_name_prefix="rpc"
@@ -66,6 +69,7 @@ class RegistryServer:
             (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
         self.address = self._bind(settings.listen)
+        self._sweeper = Sweeper(blobs, settings.upload_expiry)
         self._server.start()
         for service in ("", _SERVICE):
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
@@ -88,6 +92,7 @@ class RegistryServer:
         self._server.stop(self._settings.grace).wait()
         # Uploads that were ended commit what arrived.
         self._threads.shutdown()
+        self._sweeper.close()
         self._database.close()
 
 

@@ -1,7 +1,6 @@
 """The registry's operations, free of transport."""
 
-import difflib
-import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from servax_registry.artifact import (
     MissingBlob,
     Model,
     Program,
+    ProgramSource,
     Publication,
     Version,
     WeightsShard,
@@ -19,34 +19,30 @@ from servax_registry.artifact import (
 from servax_registry.binding import bind
 from servax_registry.errors import (
     AliasMoved,
-    AliasNotFound,
-    BlobMissing,
+    BlobsNotStored,
     InvalidProgram,
     InvalidRequest,
-    InvalidWeights,
-    ModelNotFound,
     VersionInUse,
-    VersionNotFound,
     VersionTooLarge,
     listed,
 )
-from servax_registry.inspection import (
-    INSPECTION_VERSION,
-    header_size,
-    inspect_program,
-    parse_safetensors_header,
-)
+from servax_registry.inspection import inspect_program
+from servax_registry.inspector import Inspector
+from servax_registry.lookup import find_aliased, find_model, find_version
 from servax_registry.pages import MESSAGE_LIMIT, Page, decode_token, encode_token, fill
-from servax_registry.publication import check_publication
+from servax_registry.publication import MAX_ALIASES, check_publication
 from servax_registry.store.blobs import BlobStore
 from servax_registry.store.database import Database
 from servax_registry.store.versions import Versions
 
 MAX_DIGESTS = 1000
-MAX_ALIASES = 1000
 
-# How many model names are searched for one that resembles an unknown one.
-_NAMES_SEARCHED = 5000
+# How many publications read their blobs at once; the others wait. A hostile one takes hundreds of
+# megabytes, and seconds during which other calls get little of the processor.
+_PUBLISHED_AT_ONCE = 2
+
+# More tensors than this are not described within MESSAGE_LIMIT, however short their names.
+_MAX_TENSORS = 100_000
 
 
 class Registry:
@@ -59,14 +55,16 @@ class Registry:
     def __init__(
         self,
         database: Database,
+        blobs: BlobStore | None = None,
         *,
         size_of: Callable[[Model | Version], int],
         inspect: Callable[..., Program] = inspect_program,
     ) -> None:
         self._database = database
-        self._blobs = BlobStore(database)
+        self._blobs = BlobStore(database) if blobs is None else blobs
         self._size_of = size_of
-        self._inspect = inspect
+        self._publishing = threading.Semaphore(_PUBLISHED_AT_ONCE)
+        self._inspector = Inspector(database, self._blobs, inspect)
 
     def find_missing_blobs(self, digests: Sequence[str]) -> tuple[MissingBlob, ...]:
         """Tell which blobs are not stored and where interrupted uploads of them continue."""
@@ -88,52 +86,27 @@ class Registry:
         names.check_digest(digest)
         return self._blobs.read(digest, offset, limit)
 
-    def sweep(self) -> None:
-        """Delete what an earlier process discarded and had no time to delete."""
-        self._blobs.sweep()
-
     def publish_version(self, publication: Publication) -> Version:
         """Make a version out of stored blobs, all or nothing.
 
         Raises InvalidRequest (InvalidName, InvalidProgram, InvalidWeights, Mismatch,
-        VersionTooLarge) and BlobMissing.
+        VersionTooLarge), BlobsNotStored and StorageFull.
         """
         check_publication(publication)
         done = self._published(publication)
         if done is not None:
             return done
-        blobs = self._stored_blobs(publication)
-        programs = [
-            (source.signature, blobs[source.digest], self._program(source.signature, source.digest))
-            for source in publication.programs
-        ]
-        shards = [self._shard(blobs[digest]) for digest in publication.weights]
-        now = datetime.now(UTC)
-        version = Version(
-            model=publication.model,
-            number=0,
-            signatures=bind(programs, shards),
-            weights=tuple(shards),
-            description=publication.description,
-            labels=publication.labels,
-            create_time=now,
-            aliases=tuple(sorted(set(publication.aliases))),
-        )
-        size = self._size_of(version)
-        if size > MESSAGE_LIMIT:
-            raise VersionTooLarge(
-                f"the description of this version takes {size} bytes, and at most {MESSAGE_LIMIT} "
-                "fit one message; join small arrays into fewer large ones"
-            )
+        with self._publishing:
+            version = self._read(publication)
         with self._database.write() as session:
             versions = Versions(session)
             # A retry may have come in while the first request was still being worked on.
             done = _requested(versions, publication)
             if done is not None:
                 return done
-            number = versions.next_number(publication.model, now)
+            number = versions.next_number(publication.model, version.create_time)
             version = replace(version, number=number)
-            versions.add(version, publication.request_id, INSPECTION_VERSION)
+            versions.add(version, publication.request_id, self._inspector.version)
             _check_alias_count(versions, publication.model)
         return version
 
@@ -151,7 +124,7 @@ class Registry:
     def get_model(self, name: str) -> Model:
         """Get one model. Raises InvalidName and ModelNotFound."""
         with self._database.read() as session:
-            return _model(Versions(session), name)
+            return find_model(Versions(session), name)
 
     def list_versions(self, model: str, page_size: int = 0, page_token: str = "") -> Page[Version]:
         """List the versions of one model, newest first. Raises InvalidName and ModelNotFound."""
@@ -159,7 +132,7 @@ class Registry:
         before = decode_token(page_token, listing, int)
         with self._database.read() as session:
             versions = Versions(session)
-            _model(versions, model)
+            find_model(versions, model)
             return fill(
                 versions.versions(model, before),
                 page_size,
@@ -168,7 +141,7 @@ class Registry:
             )
 
     def get_version(
-        self, model: str, number: int | None = None, alias: str | None = None
+        self, model: str, version: int | None = None, alias: str | None = None
     ) -> Version:
         """Get one version by number or by alias, or the latest when both are None.
 
@@ -176,17 +149,17 @@ class Registry:
         """
         with self._database.read() as session:
             versions = Versions(session)
-            known = _model(versions, model)
+            known = find_model(versions, model)
             if alias is not None:
-                number = _aliased(known, alias)
-            elif number is None:
-                number = known.latest_version
-            return _version(versions, model, number)
+                version = find_aliased(known, alias)
+            elif version is None:
+                version = known.latest_version
+            return find_version(versions, model, version)
 
     def set_alias(
-        self, model: str, alias: str, number: int, expected_number: int | None = None
+        self, model: str, alias: str, version: int, expected_version: int | None = None
     ) -> Model:
-        """Point an alias to a version; only if it points to `expected_number` now, where given.
+        """Point an alias to a version; only if it points to `expected_version` now, where given.
 
         An expected 0 means that the alias does not exist. Raises InvalidName, ModelNotFound,
         VersionNotFound and AliasMoved.
@@ -194,29 +167,29 @@ class Registry:
         names.check_alias(alias)
         with self._database.write() as session:
             versions = Versions(session)
-            known = _model(versions, model)
-            _version(versions, model, number)
+            known = find_model(versions, model)
+            find_version(versions, model, version)
             now = known.aliases.get(alias, 0)
-            if expected_number is not None and expected_number != now:
+            if expected_version is not None and expected_version != now:
                 raise AliasMoved(
                     f"alias {alias!r} of model {model!r} "
                     + (f"points to version {now}" if now else "does not exist")
-                    + (f", not to {expected_number}" if now and expected_number else "")
+                    + (f", not to {expected_version}" if now and expected_version else "")
                     + "; look again before you move it"
                 )
-            versions.point(model, alias, number)
+            versions.point(model, alias, version)
             _check_alias_count(versions, model)
-            return _model(versions, model)
+            return find_model(versions, model)
 
     def delete_alias(self, model: str, alias: str) -> Model:
         """Remove an alias. Raises InvalidName, ModelNotFound and AliasNotFound."""
         with self._database.write() as session:
             versions = Versions(session)
-            _aliased(_model(versions, model), alias)
+            find_aliased(find_model(versions, model), alias)
             versions.delete_alias(model, alias)
-            return _model(versions, model)
+            return find_model(versions, model)
 
-    def delete_version(self, model: str, number: int) -> None:
+    def delete_version(self, model: str, version: int) -> None:
         """Delete a version; its number is never given again.
 
         Raises InvalidName, ModelNotFound, VersionNotFound, and VersionInUse when an alias points
@@ -224,56 +197,71 @@ class Registry:
         """
         with self._database.write() as session:
             versions = Versions(session)
-            known = _model(versions, model)
-            aliases = _version(versions, model, number).aliases
+            known = find_model(versions, model)
+            aliases = find_version(versions, model, version).aliases
             if aliases:
                 raise VersionInUse(
-                    f"version {number} of model {known.name!r} has the alias"
+                    f"version {version} of model {known.name!r} has the alias"
                     f"{'es' if len(aliases) > 1 else ''} {listed(aliases)}; point to another "
                     "version or delete the alias first"
                 )
-            versions.delete(model, number)
+            versions.delete(model, version)
 
     def _published(self, publication: Publication) -> Version | None:
         with self._database.read() as session:
             return _requested(Versions(session), publication)
 
+    def _read(self, publication: Publication) -> Version:
+        """Give the version without its number, as its blobs describe it."""
+        blobs = self._stored_blobs(publication)
+        programs = [
+            (source.signature, blobs[source.digest], self._program(source, blobs[source.digest]))
+            for source in publication.programs
+        ]
+        shards: list[WeightsShard] = []
+        for digest in publication.weights:
+            shards.append(self._inspector.shard(blobs[digest]))
+            count = sum(len(shard.tensors) for shard in shards)
+            if count > _MAX_TENSORS:
+                raise VersionTooLarge(
+                    f"the weights are {count} arrays or more, and at most {_MAX_TENSORS} make a "
+                    "version; join small arrays into fewer large ones"
+                )
+        version = Version(
+            model=publication.model,
+            number=0,
+            signatures=bind(programs, shards),
+            weights=tuple(shards),
+            description=publication.description,
+            labels=publication.labels,
+            create_time=datetime.now(UTC),
+            aliases=tuple(sorted(set(publication.aliases))),
+        )
+        size = self._size_of(version)
+        if size > MESSAGE_LIMIT:
+            raise VersionTooLarge(
+                f"the description of this version takes {size} bytes, and at most {MESSAGE_LIMIT} "
+                "fit one message; join small arrays into fewer large ones"
+            )
+        return version
+
     def _stored_blobs(self, publication: Publication) -> Mapping[str, Blob]:
         digests = [source.digest for source in publication.programs] + list(publication.weights)
         missing = self._blobs.find_missing(digests)
         if missing:
-            raise BlobMissing(
+            raise BlobsNotStored(
                 f"{len(missing)} of the version's {len(set(digests))} blobs are not stored: "
                 f"{listed([blob.digest for blob in missing])}; upload them with WriteBlob first"
             )
         return {digest: self._blobs.get(digest) for digest in digests}
 
-    def _program(self, signature: str, digest: str) -> Program:
-        """Inspect a program, once per blob."""
-        with self._database.read() as session:
-            known = Versions(session).inspection(digest, INSPECTION_VERSION)
-        if known is not None:
-            return known
-        # A file without a name: the child process reads it, and nothing is left behind.
-        with tempfile.TemporaryFile() as file:
-            file.writelines(self._blobs.read(digest))
-            file.flush()
-            file.seek(0)
-            try:
-                program = self._inspect(file)
-            except InvalidProgram as error:
-                raise InvalidProgram(f"program of {signature!r} ({digest}): {error}") from error
-        with self._database.write() as session:
-            Versions(session).add_inspection(digest, INSPECTION_VERSION, program)
-        return program
-
-    def _shard(self, blob: Blob) -> WeightsShard:
+    def _program(self, source: ProgramSource, blob: Blob) -> Program:
         try:
-            size = header_size(b"".join(self._blobs.read(blob.digest, 0, 8)), blob.size)
-            head = b"".join(self._blobs.read(blob.digest, 0, size))
-            return WeightsShard(blob, parse_safetensors_header(head, blob.size))
-        except InvalidWeights as error:
-            raise InvalidWeights(f"weights {blob.digest}: {error}") from error
+            return self._inspector.program(blob)
+        except InvalidProgram as error:
+            raise InvalidProgram(
+                f"program of {source.signature!r} ({source.digest}): {error}"
+            ) from error
 
 
 def _requested(versions: Versions, publication: Publication) -> Version | None:
@@ -293,45 +281,3 @@ def _check_alias_count(versions: Versions, model: str) -> None:
         raise InvalidRequest(
             f"model {model!r} would have more than {MAX_ALIASES} aliases; delete some first"
         )
-
-
-def _model(versions: Versions, name: str) -> Model:
-    names.check_model(name)
-    model = versions.model(name)
-    if model is None:
-        raise ModelNotFound(f"there is no model {name!r}; {_similar(versions, name)}")
-    return model
-
-
-def _similar(versions: Versions, name: str) -> str:
-    existing = versions.model_names(_NAMES_SEARCHED)
-    similar = difflib.get_close_matches(name, existing, n=5)
-    if similar:
-        return f"did you mean {listed(similar)}?"
-    return f"there are {listed(existing)}" if existing else "none has been published yet"
-
-
-def _version(versions: Versions, model: str, number: int) -> Version:
-    # No version has the number 0, which stands for the latest of none.
-    version = versions.version(model, number) if number else None
-    if version is None:
-        existing = versions.numbers(model, limit=1000)
-        raise VersionNotFound(
-            f"model {model!r} has no version{f' {number}' if number else ''}; "
-            + (
-                f"it has {listed([str(number) for number in existing])}"
-                if existing
-                else "all were deleted"
-            )
-        )
-    return version
-
-
-def _aliased(model: Model, alias: str) -> int:
-    names.check_alias(alias)
-    if alias not in model.aliases:
-        raise AliasNotFound(
-            f"model {model.name!r} has no alias {alias!r}; "
-            + (f"it has {listed(list(model.aliases))}" if model.aliases else "it has none")
-        )
-    return model.aliases[alias]

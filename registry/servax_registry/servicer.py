@@ -14,7 +14,11 @@ from servax_registry.service import Registry
 
 
 class RegistryServicer(registry_pb2_grpc.RegistryServicer):
-    """Answers calls out of a Registry; at most `max_transfers` blobs are in transfer at once."""
+    """Answers calls out of a Registry.
+
+    At most `max_transfers` calls that read or write blobs are under way at once: each keeps its
+    thread for as long as its caller, or a blob, makes it. Publishing is one of them.
+    """
 
     def __init__(self, registry: Registry, max_transfers: int) -> None:
         self._registry = registry
@@ -52,7 +56,8 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
     ) -> artifact_pb2.Version:
         """See the API."""
         publication = convert.publication_from_proto(request)
-        return convert.version_to_proto(self._registry.publish_version(publication))
+        with self._transfer():
+            return convert.version_to_proto(self._registry.publish_version(publication))
 
     def ListModels(
         self, request: registry_pb2.ListModelsRequest, context: grpc.ServicerContext
@@ -86,7 +91,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
         selector = request.WhichOneof("selector")
         version = self._registry.get_version(
             request.model,
-            number=request.version if selector == "version" else None,
+            version=request.version if selector == "version" else None,
             alias=request.alias if selector == "alias" else None,
         )
         return convert.version_to_proto(version)
@@ -120,7 +125,8 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
     def _transfer(self) -> Iterator[None]:
         if not self._transfers.acquire(blocking=False):
             raise TooManyTransfers(
-                f"{self._max_transfers} blobs are being transferred already; try again soon"
+                f"{self._max_transfers} uploads, downloads and publications are under way already; "
+                "try again soon"
             )
         try:
             yield

@@ -68,6 +68,17 @@ def test_everything_about_a_version_can_be_given(run, program, file_of):
     assert "[b, 3]" in shown
 
 
+def test_what_others_wrote_does_not_steer_the_terminal(run, program):
+    """Control characters in a description are shown as escapes, line breaks as they are."""
+    run("push", "lm", program, "--description", "one\ntwo \x1b[31m\x1b]0;title\x07 \u202e")
+
+    for arguments in (["show", "lm"], ["ls", "lm"]):
+        shown = run(*arguments).stdout
+
+        assert r"two \x1b[31m\x1b]0;title\x07 \u202e" in shown
+        assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+
+
 def test_models_and_versions_are_listed(run, program):
     """ls lists models, and with a name the versions of one."""
     run("push", "lm", program, "--alias", "production")

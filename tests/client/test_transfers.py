@@ -1,6 +1,7 @@
 """Uploads and downloads over connections that break, with either client."""
 
 import errno
+import os
 import random
 import re
 
@@ -282,6 +283,20 @@ def test_a_destination_that_cannot_be_written_is_named(client, file_of, tmp_path
 
     with pytest.raises(FileError, match=re.escape("nowhere/back.part': No such file")):
         client.download(blob, tmp_path / "nowhere" / "back")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_regular_file_is_left_alone(client, registry, file_of, tmp_path, make):
+    """A destination such as a device or a folder is refused before anything is fetched."""
+    blob = client.upload(file_of(b"x"))
+    make(tmp_path / "special")
+    before = (tmp_path / "special").stat()
+
+    with pytest.raises(FileError, match="special': it is no regular file"):
+        client.download(blob, tmp_path / "special")
+
+    assert (tmp_path / "special").stat() == before
+    assert not (tmp_path / "special.part").exists()
 
 
 def test_a_closed_client_says_so(connect, registry_address):

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any, NamedTuple
 
 import grpc
 import jax
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from jax import export
+from sqlalchemy import NullPool, create_engine, make_url
 
 from servax_proto.v1 import artifact_pb2, registry_pb2, registry_pb2_grpc
 from servax_registry.convert import size_of
@@ -111,10 +114,62 @@ class InProcess:
         return lambda request: getattr(self._servicer, method)(request, None)
 
 
+# Servers that tests use where these variables have their URLs; .ci/services starts them.
+SERVERS = {"PostgreSQL": "SERVAX_TEST_POSTGRES", "S3": "SERVAX_TEST_S3"}
+
+
+def at_hand(server):
+    """Give the server's name in a list, empty where there is none."""
+    return [server] if SERVERS[server] in os.environ else []
+
+
+class Backend(NamedTuple):
+    """Where a registry keeps things: the URLs of its database and, outside of that, its blobs."""
+
+    database: str
+    blobs: str | None
+
+
 @pytest.fixture
 def url(tmp_path):
-    """A database that does not exist yet."""
+    """A SQLite database that does not exist yet."""
     return f"sqlite:///{tmp_path / 'registry.db'}"
+
+
+@pytest.fixture
+def postgresql():
+    """An empty PostgreSQL database."""
+    if not at_hand("PostgreSQL"):
+        pytest.skip(f"{SERVERS['PostgreSQL']} is not set; run the tests under .ci/services")
+    server = make_url(os.environ[SERVERS["PostgreSQL"]])
+    name = f"servax_{secrets.token_hex(8)}"
+    engine = create_engine(server, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+
+    def run(statement):
+        with engine.connect() as connection:
+            connection.exec_driver_sql(statement)
+
+    run(f"CREATE DATABASE {name}")
+    yield server.set(database=name).render_as_string(hide_password=False)
+    run(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(params=["database", "directory", *at_hand("S3")])
+def blobs_url(request, tmp_path):
+    """Each place where blobs can lie; None stands for the database."""
+    match request.param:
+        case "directory":
+            return (tmp_path / "blobs").as_uri()
+        case "S3":
+            return f"{os.environ[SERVERS['S3']]}/{secrets.token_hex(8)}"
+
+
+@pytest.fixture(params=["SQLite", *at_hand("PostgreSQL")])
+def backend(request, blobs_url, tmp_path):
+    """Every combination of databases and places for blobs that is at hand."""
+    if request.param == "PostgreSQL":
+        return Backend(request.getfixturevalue("postgresql"), blobs_url)
+    return Backend(f"sqlite:///{tmp_path / 'registry.db'}", blobs_url)
 
 
 @pytest.fixture
@@ -160,17 +215,21 @@ def inspect():
 
 
 @pytest.fixture(params=["in-process", "gRPC"])
-def registry(request, url, connect, inspect):
-    """A registry, called directly and over gRPC."""
+def registry(request, backend, connect, inspect):
+    """A registry on every backend, called directly and over gRPC."""
     if request.param == "gRPC":
-        with serve(Settings(url, "127.0.0.1:0")) as server:
+        settings = Settings(backend.database, "127.0.0.1:0", blobs=backend.blobs)
+        with serve(settings) as server:
             yield connect(server.address)
         return
-    database = request.getfixturevalue("database")
-    servicer = RegistryServicer(
-        Registry(database, size_of=size_of, inspect=inspect), max_transfers=64
-    )
-    yield Calls(InProcess(servicer), RegistryError, lambda error: (status_of(error), str(error)))
+    with closing(Database(backend.database)) as database:
+        database.migrate()
+        blobs = BlobStore(database, backend.blobs)
+        registry = Registry(database, blobs, size_of=size_of, inspect=inspect)
+        servicer = RegistryServicer(registry, max_transfers=64)
+        yield Calls(
+            InProcess(servicer), RegistryError, lambda error: (status_of(error), str(error))
+        )
 
 
 class RegistryProcess:

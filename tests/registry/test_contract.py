@@ -1,6 +1,7 @@
 """What the registry promises, whether it is called directly or over gRPC."""
 
 import hashlib
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,9 +11,17 @@ import safetensors.numpy
 from grpc import StatusCode
 
 from servax_proto.v1 import artifact_pb2, registry_pb2
+from servax_registry.pages import encode_token
 
 MIB = 1 << 20
 ABSENT = "sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize("variable", ["SERVAX_TEST_POSTGRES", "SERVAX_TEST_S3"])
+def test_every_backend_is_covered(variable):
+    """All of this file runs on this server too; where it is skipped, on SQLite and files alone."""
+    if variable not in os.environ:
+        pytest.skip(f"{variable} is not set; run the tests under .ci/services")
 
 
 class TestBlobs:
@@ -330,6 +339,8 @@ class TestPublishing:
             ({"labels": {"k": "\n"}}, "cannot be printed"),
             ({"request_id": "r" * 129}, "request_id has 129"),
             ({"aliases": ["9"]}, "alias '9'"),
+            ({"aliases": ["a"] * 1001}, "1001 aliases"),
+            ({"labels": {"k": "\u202e"}}, "cannot be printed"),
         ],
     )
     def test_illegal_fields_are_refused(self, registry, constant, fields, pattern):
@@ -347,6 +358,7 @@ class TestPublishing:
             ([], "at least one program"),
             ([source, source], "'s' is given 2 times"),
             ([bad], "signature name"),
+            ([source] * 101, "101 programs are given; at most 100"),
         ):
             with registry.refuses(StatusCode.INVALID_ARGUMENT, pattern):
                 registry.api.PublishVersion(
@@ -359,7 +371,7 @@ class TestListing:
 
     def test_models_are_listed_by_name_in_pages(self, registry, constant):
         """Pages of any size together give every model once, by name."""
-        names = ["b", "a-1", "a", "c"]
+        names = ["b", "a_1", "a1", "a-1", "a", "c"]
         for name in names:
             registry.publish(name, constant, aliases=["x"])
         found, token = [], ""
@@ -402,7 +414,16 @@ class TestListing:
         assert page.next_page_token
         assert page.ByteSize() < 4 * MIB
 
-    @pytest.mark.parametrize("token", ["x", "e30=", "WyJtb2RlbHMiLCAxXQ==", "é", "A" * 5000])
+    @pytest.mark.parametrize(
+        "token",
+        [
+            *("x", "e30=", "WyJtb2RlbHMiLCAxXQ==", "é", "A" * 5000),
+            encode_token("models", "\ud800"),
+            encode_token("versions of m", 1 << 63),
+            encode_token("versions of m", 0),
+            encode_token("versions of another", 1),
+        ],
+    )
     def test_tokens_of_another_kind_are_refused(self, registry, constant, token):
         """A token that this listing did not give is INVALID_ARGUMENT."""
         registry.publish("m", constant)

@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, insert, select, text
 from sqlalchemy.engine.default import DefaultDialect
 
 from servax_registry.artifact import StoredTensor
-from servax_registry.errors import DatabaseUnusable
+from servax_registry.errors import DatabaseUnusable, StorageUnavailable
 from servax_registry.store.database import Database
 from servax_registry.store.models import Base, ModelRow
 from servax_registry.store.types import Document
@@ -69,8 +69,20 @@ def test_processes_may_migrate_at_once(url):
 
 
 def test_migrating_again_changes_nothing(database):
-    """A registry starts on a database that is up to date."""
+    """Migrating a database that is up to date leaves its schema and its rows as they are."""
+    with database.write() as session:
+        session.execute(insert(ModelRow).values(name="m", last_number=7, create_time=NOW))
+
+    def contents():
+        with database.read() as session:
+            rows = session.execute(text("SELECT * FROM models")).all()
+            version = session.scalars(text("SELECT version_num FROM alembic_version")).all()
+            return definitions(session.connection()), rows, version
+
+    before = contents()
     database.migrate()
+
+    assert contents() == before
 
 
 def test_a_newer_database_is_refused(database):
@@ -186,3 +198,46 @@ def test_foreign_keys_hold(database, tmp_path):
         with pytest.raises(sqlite3.IntegrityError):
             connection.execute("INSERT INTO aliases (model_id, name, number) VALUES (1, 'a', 1)")
     connection.close()
+
+
+def test_another_programs_database_is_left_alone(tmp_path):
+    """A database with tables of another program is refused, and gets none of ours."""
+    with sqlite3.connect(tmp_path / "other.db") as connection:
+        connection.execute("CREATE TABLE bookmarks (id INTEGER)")
+
+    with pytest.raises(DatabaseUnusable, match="another program's, with the tables bookmarks"):
+        Database(f"sqlite:///{tmp_path / 'other.db'}").migrate()
+
+    tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
+    connection.close()
+    assert tables == [("bookmarks",)]
+
+
+def test_a_file_that_is_removed_takes_nothing_more(database, tmp_path):
+    """Once its file is gone, or another one, the database refuses to read and to write."""
+    path = tmp_path / "registry.db"
+
+    for replace in (path.unlink, path.touch):
+        replace()
+        for begin in (database.read, database.write):
+            with pytest.raises(StorageUnavailable, match="removed or replaced"), begin():
+                pass
+
+
+def test_copying_the_log_is_tried_again_after_a_failure(database, monkeypatch):
+    """A log that cannot be copied once, for want of room, is copied after a later write."""
+    failed, copied = threading.Event(), threading.Event()
+    connect = database._engine.raw_connection
+
+    def raw_connection():
+        if not failed.is_set():
+            failed.set()
+            raise sqlite3.OperationalError("database or disk is full")
+        copied.set()
+        return connect()
+
+    monkeypatch.setattr(database._engine, "raw_connection", raw_connection)
+    for attempt in (failed, copied):
+        with database.write() as session:
+            session.execute(text("UPDATE alembic_version SET version_num = version_num"))
+        assert attempt.wait(60)

@@ -1,4 +1,4 @@
-"""Argument locations against those that MLIR itself reads; damage loses no more than them."""
+"""Argument locations and custom calls against those that MLIR itself reads; nothing is hidden."""
 
 import random
 
@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from jax import export
 from jax._src import core, effects
 from jax._src.interpreters import mlir
+from jax.experimental import pallas as pl
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo as hlo
 
 from servax_registry.errors import InvalidProgram
+from servax_registry.inspection import GUARANTEED_STABLE, operations
 from servax_registry.inspection.bytecode import Module, read_module
 from servax_registry.inspection.cursor import Cursor, UnreadableError
 
@@ -131,33 +134,206 @@ def test_more_kept_arguments_than_the_function_has_give_no_names():
     assert read_module(module, 0, len(module), 99).argument_locations == ()
 
 
-def test_another_bytecode_version_gives_no_names():
-    """Bytecode of a version that is not known is not guessed at."""
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [(7, r"a newer StableHLO .* upgrade the registry"), (4, r"an older StableHLO .* a newer JAX")],
+)
+def test_another_bytecode_version_is_refused_as_such(version, message):
+    """Bytecode of a version that is not known is not guessed at, and the remedy is told."""
     module = bytearray(make().mlir_module_serialized)
-    module[4] = 7 << 1 | 1
+    module[4] = version << 1 | 1
 
-    read = read_module(bytes(module), 0, len(module), 5)
-
-    assert read.argument_locations == ()
-    assert read.stablehlo_version
+    with pytest.raises(InvalidProgram, match=message):
+        read_module(bytes(module), 0, len(module), 5)
 
 
-def test_a_section_that_occurs_twice_costs_the_names():
-    """A module that leaves open which of two sections counts gives no names."""
+def test_a_section_that_occurs_twice_is_refused():
+    """A module that leaves open which of two sections counts cannot be told."""
     module = make().mlir_module_serialized
 
-    assert read_module(module + b"\x05\x01", 0, len(module) + 2, 5).argument_locations == ()
+    with pytest.raises(InvalidProgram, match="section 2 occurs twice"):
+        read_module(module + b"\x02\x01", 0, len(module) + 2, 5)
 
 
-def test_prefixes_lose_at_most_the_names():
-    """A module that is cut off anywhere behind its header is accepted without names."""
+def test_every_prefix_is_refused():
+    """A module that is cut off anywhere is refused."""
     module = make().mlir_module_serialized
-    header = module.index(b"\0") + 1
-    for size in range(header):
+    for size in range(len(module)):
         with pytest.raises(InvalidProgram, match="MLIR module"):
             read_module(module[:size], 0, size, 5)
-    for size in range(header, len(module)):
-        assert read_module(module[:size], 0, size, 5).argument_locations == ()
+
+
+def targets_by_mlir(exported: export.Exported) -> tuple[str, ...]:
+    """The targets of all custom calls, sorted, as MLIR's own reader finds them."""
+    targets = set()
+
+    def visit(operation):
+        if operation.operation.name == "stablehlo.custom_call":
+            targets.add(ir.StringAttr(operation.attributes["call_target_name"]).value)
+        for region in operation.operation.regions:
+            for block in region:
+                for inner in block:
+                    visit(inner)
+
+    with mlir.make_ir_context():
+        visit(exported.mlir_module(serialized=False).operation)
+    return tuple(sorted(targets))
+
+
+def spec(*sizes, dtype=jnp.float32, constraints=()):
+    """An abstract array; a string is a symbolic dimension."""
+    text = ", ".join(map(str, sizes))
+    return jax.ShapeDtypeStruct(export.symbolic_shape(text, constraints=constraints), dtype)
+
+
+GPU = ("cpu", "cuda", "rocm")
+ALL = (*GPU, "tpu")
+MATRIX, ROWS = spec(4, 4), spec("b", 16)
+KEY = jax.eval_shape(lambda: jax.random.key(0))
+RBG_KEY = jax.eval_shape(lambda: jax.random.key(0, impl="rbg"))
+
+
+def increment(reference, result):
+    """A kernel."""
+    result[...] = reference[...] + 1
+
+
+CALLS = {
+    "none": (lambda x: x + 1, (MATRIX,), ALL),
+    "cholesky": (jnp.linalg.cholesky, (spec("b", 4, 4),), ("cpu", "cuda")),
+    "svd": (lambda x: tuple(jnp.linalg.svd(x)), (MATRIX,), ALL),
+    "eigh": (lambda x: tuple(jnp.linalg.eigh(x)), (MATRIX,), ALL),
+    "eig": (lambda x: tuple(jnp.linalg.eig(x)), (MATRIX,), ("cpu",)),
+    "qr": (lambda x: tuple(jnp.linalg.qr(x)), (spec("b", 4, 4),), ALL),
+    "lu": (jax.scipy.linalg.lu, (MATRIX,), ALL),
+    "schur": (jax.scipy.linalg.schur, (MATRIX,), ("cpu",)),
+    "solve": (jnp.linalg.solve, (MATRIX, MATRIX), ALL),
+    "top k": (lambda x: jax.lax.top_k(x, 3), (ROWS,), ALL),
+    "approximate top k": (lambda x: jax.lax.approx_max_k(x, 3), (ROWS,), ("tpu",)),
+    "fft": (jnp.fft.rfft, (ROWS,), ALL),
+    "sort": (jnp.sort, (ROWS,), ALL),
+    "threefry": (lambda key: jax.random.normal(key, (8,)), (KEY,), ALL),
+    "rbg": (lambda key, x: jax.random.normal(key, x.shape), (RBG_KEY, ROWS), GPU),
+    "attention": (
+        lambda q: jax.nn.dot_product_attention(q, q, q, is_causal=True),
+        (spec("b", "t", 2, 8),),
+        ALL,
+    ),
+    "constraint": (lambda x: x * 2, (spec("b", "t", constraints=("t >= 8", "b <= 64")),), ALL),
+    "dynamic window": (
+        lambda x: jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 4), (1, 1), "SAME"),
+        (ROWS,),
+        ALL,
+    ),
+    "kernel": (
+        lambda x: pl.pallas_call(increment, jax.ShapeDtypeStruct((8, 128), jnp.float32))(x),
+        (spec(8, 128),),
+        ("tpu",),
+    ),
+    "loop": (
+        lambda x: jax.lax.fori_loop(0, 3, lambda _, y: jnp.linalg.cholesky(y), x),
+        (MATRIX,),
+        GPU,
+    ),
+    "branches": (
+        lambda p, x: jax.lax.cond(p, lambda y: jnp.linalg.qr(y)[0], jnp.linalg.cholesky, x),
+        (spec(dtype=jnp.bool_), MATRIX),
+        ALL,
+    ),
+    "composite": (
+        lambda x: jax.lax.composite(jnp.linalg.cholesky, "tests.cholesky")(x),
+        (MATRIX,),
+        ("cpu",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_custom_calls_are_those_that_mlir_reads(name):
+    """The targets equal those that a walk through MLIR's own module finds; JAX permits them all."""
+    function, arguments, platforms = CALLS[name]
+    made = export.export(jax.jit(function), platforms=platforms)(*arguments)
+    module = made.mlir_module_serialized
+
+    read = read_module(module, 0, len(module), len(made.module_kept_var_idx))
+
+    assert targets_by_mlir(made) == read.custom_calls
+    assert set(read.custom_calls) <= GUARANTEED_STABLE
+    assert read.host_operations == ()
+
+
+def foreign(target: str = "tests_target", **attributes: str) -> bytes:
+    """A module that calls a target of nobody's, which has further attributes."""
+
+    def lower(context, operand):
+        call = mlir.custom_call(target, operands=[operand], result_types=[operand.type])
+        for name, value in attributes.items():
+            call.operation.attributes[name] = ir.StringAttr.get(value)
+        return call.results
+
+    primitive = core.Primitive("foreign")
+    primitive.def_abstract_eval(lambda aval: aval)
+    mlir.register_lowering(primitive, lower)
+    checks = [export.DisabledSafetyCheck.custom_call(target)]
+    made = export.export(jax.jit(primitive.bind), disabled_checks=checks)(VECTOR)
+    return bytes(made.mlir_module_serialized)
+
+
+def test_calls_with_attributes_are_read():
+    """A custom call has the target that its properties say, whatever attributes it has."""
+    module = foreign(note="tests_other")
+
+    assert read_module(module, 0, len(module), 1).custom_calls == ("tests_target",)
+
+
+def test_a_second_target_among_the_attributes_is_refused():
+    """A custom call cannot have a target for the reader and another for the compiler."""
+    module = foreign(call_target_nam_="tests_other").replace(b"target_nam_", b"target_name")
+
+    with pytest.raises(InvalidProgram, match="a custom call has two targets"):
+        read_module(module, 0, len(module), 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"\0custom_call_v", b"\0custom_call_w", "an unknown kind of custom call"),
+        (b"\0vhlo\0", b"\0mhlo\0", "of an unknown dialect"),
+    ],
+)
+def test_operations_that_may_hide_a_call_are_refused(old, new, message):
+    """Custom calls of a later kind, or in another dialect, are refused instead of overlooked."""
+    module = foreign()
+    assert old in module
+
+    with pytest.raises(InvalidProgram, match=rf"newer JAX .*{message}"):
+        read_module(module.replace(old, new), 0, len(module), 1)
+
+
+def test_operations_that_wait_for_the_host_are_told():
+    """Infeed and outfeed, which JAX itself does not write, are among what a module needs."""
+    primitive = core.Primitive("outfeed")
+    primitive.def_abstract_eval(lambda aval: aval)
+
+    def lower(context, operand):
+        hlo.outfeed([operand], hlo.create_token())
+        return [operand]
+
+    mlir.register_lowering(primitive, lower)
+    module = export.export(jax.jit(primitive.bind))(VECTOR).mlir_module_serialized
+
+    assert read_module(module, 0, len(module), 1).host_operations == ("outfeed",)
+
+
+def test_deep_nesting_is_refused(monkeypatch):
+    """Operations are followed into each other only so deep."""
+    monkeypatch.setattr(operations, "_DEPTH_LIMIT", 3)
+    module = foreign()
+    assert read_module(module, 0, len(module), 1).custom_calls
+
+    monkeypatch.setattr(operations, "_DEPTH_LIMIT", 2)
+    with pytest.raises(InvalidProgram, match="nested deeper than 2"):
+        read_module(module, 0, len(module), 1)
 
 
 def test_single_mutations_are_read_or_refused():

@@ -127,6 +127,7 @@ CASES = [
         spec("b", "2*b + 1"), spec("floordiv(b, 2)", "t"), platforms=("cpu", "cuda"),
     ),
     case("scalars", lambda x, y: x * y, VECTOR, 3.0),
+    case("powers", lambda x: jnp.outer(x, x).reshape(-1), spec("b")),
     case("key", lambda key: jax.random.bits(key), jax.eval_shape(lambda: jax.random.key(0))),
     case("nothing", lambda: jnp.zeros((2, 0)), parameters=()),
     case("cholesky", lambda matrix: jnp.linalg.cholesky(matrix), spec("b", 4, 4)),
@@ -193,6 +194,7 @@ def test_the_rest_is_what_jax_says_of_the_export(case):
     assert program.serialization_version >= 3
     assert f"StableHLO_v{program.stablehlo_version}\0".encode() in made.mlir_module_serialized
     assert (program.disabled_checks, program.effects) == ((), ())
+    assert set(program.custom_calls) <= {"shape_assertion", "lapack_spotrf_ffi"}
 
 
 def test_dropped_arguments_are_named_after_their_position():
@@ -483,12 +485,21 @@ def test_layouts_that_contradict_each_other_are_refused():
 
 def test_a_module_without_names_is_accepted():
     """Where the module tells no names, the arguments are counted."""
+    module = small().mlir_module_serialized.replace(b"_wrapped_jax_export_main", b"_" * 24)
+    module = module.replace(b"\0main\0", b"\0____\0")
+
+    program = read(dataclasses.replace(small(), mlir_module_serialized=module))
+
+    assert [(a.root, a.path) for a in program.arguments] == [("arg0", ("w",)), ("arg1", ())]
+
+
+def test_a_module_that_cannot_be_read_is_refused():
+    """A program of which nobody knows what it calls is not accepted."""
     module = small().mlir_module_serialized
     header = module[: module.index(b"\0") + 1]
 
-    program = read(dataclasses.replace(small(), mlir_module_serialized=header))
-
-    assert [(a.root, a.path) for a in program.arguments] == [("arg0", ("w",)), ("arg1", ())]
+    with pytest.raises(InvalidProgram, match="what its MLIR module calls cannot be told"):
+        read(dataclasses.replace(small(), mlir_module_serialized=header))
 
 
 def hostile(tree: Callable[[flatbuffers.Builder], int]) -> bytes:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import grpc
 import numpy as np
@@ -272,10 +272,12 @@ def test_transfers_do_not_take_all_threads(url, connect):
         upload = Upload(registry, pause_at=20 * MIB)
         until_committed(registry, 8 * MIB)
 
-        with registry.refuses(StatusCode.UNAVAILABLE, "1 blobs are being transferred"):
+        with registry.refuses(StatusCode.UNAVAILABLE, "1 uploads, downloads and publications"):
             registry.write(b"abc")
         with registry.refuses(StatusCode.UNAVAILABLE, "try again"):
             registry.read(BLOB.digest)
+        with registry.refuses(StatusCode.UNAVAILABLE, "try again"):
+            registry.api.PublishVersion(registry_pb2.PublishVersionRequest(model="m"))
         assert not registry.api.ListModels(registry_pb2.ListModelsRequest()).models
         upload.resume.set()
 
@@ -300,6 +302,35 @@ def test_an_abandoned_download_gives_its_place_back(url, connect):
                 assert error.code() == StatusCode.UNAVAILABLE  # noqa: PT017
 
     assert data == DATA
+
+
+def test_watching_health_takes_no_threads(url, connect):
+    """However many callers watch the registry's health, other calls are answered."""
+    with serve(Settings(url, "127.0.0.1:0", max_transfers=1)) as server, ExitStack() as stack:
+        registry = connect(server.address)
+        channel = stack.enter_context(grpc.insecure_channel(server.address))
+        for _ in range(50):
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            stack.callback(watch.cancel)
+            assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+
+        assert registry.missing(BLOB.digest) == {BLOB.digest: 0}
+
+
+@pytest.mark.parametrize("method", ["GetModel", "WriteBlob", "ReadBlob"])
+def test_what_is_no_message_is_refused(url, method):
+    """Bytes that are not the method's request are INVALID_ARGUMENT, not a fault of the registry."""
+    with (
+        serve(Settings(url, "127.0.0.1:0")) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        call = channel.stream_stream(f"/servax.v1.Registry/{method}")
+
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call(iter([b"\xff" * 10])))
+
+    assert caught.value.code() == StatusCode.INVALID_ARGUMENT
+    assert method in caught.value.details()
 
 
 def test_a_damaged_blob_is_data_loss(url, connect, tmp_path):

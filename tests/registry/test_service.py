@@ -1,8 +1,14 @@
 """What the service does with programs that no test could export quickly."""
 
 import hashlib
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 from servax_registry.artifact import (
     Argument,
@@ -13,7 +19,7 @@ from servax_registry.artifact import (
     Result,
 )
 from servax_registry.convert import size_of, version_to_proto
-from servax_registry.errors import InvalidName, InvalidProgram, VersionTooLarge
+from servax_registry.errors import InvalidName, InvalidProgram, StorageFull, VersionTooLarge
 from servax_registry.service import Registry
 
 MIB = 1 << 20
@@ -76,7 +82,7 @@ def test_a_program_is_inspected_once(publish, monkeypatch):
 
     assert [publish(inspect).number for _ in range(2)] == [1, 2]
     assert len(calls) == 1
-    monkeypatch.setattr("servax_registry.service.INSPECTION_VERSION", 99)
+    monkeypatch.setattr("servax_registry.inspector.INSPECTION_VERSION", 99)
     assert publish(inspect).number == 3
     assert len(calls) == 2
 
@@ -88,7 +94,7 @@ def test_everything_that_was_inspected_is_kept(publish, database):
     found = Registry(database, size_of=size_of).get_version("m")
 
     assert found == published
-    assert found.signatures[0].program == program()
+    assert found.signatures[0].inspected == program()
     message = version_to_proto(found).signatures[0]
     assert (message.jax_version, list(message.platforms), message.device_count) == (
         "0.12.0",
@@ -116,6 +122,70 @@ def test_a_version_that_no_message_can_hold_is_refused(publish, database):
 
     assert Registry(database, size_of=size_of).list_models().items == ()
     assert publish(lambda file: program(), b"smaller").number == 1
+
+
+def test_what_is_too_large_for_a_program_is_not_inspected(publish, monkeypatch):
+    """A blob above the size that a program can have is refused before it is copied anywhere."""
+    monkeypatch.setattr("servax_registry.inspector.MAX_PROGRAM_SIZE", 100)
+
+    with pytest.raises(InvalidProgram, match=r"'s' .* 101 bytes .* 100 at most"):
+        publish(lambda file: pytest.fail("inspected"), b"x" * 101)
+    assert publish(lambda file: program(), b"x" * 100).number == 1
+
+
+def test_a_full_temporary_disk_is_told(publish, monkeypatch):
+    """Where there is no room to inspect a program, the error says so and names the place."""
+    monkeypatch.setattr(tempfile, "tempdir", "/dev")
+    monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "r+b"))
+
+    with pytest.raises(StorageFull, match=r"no room in /dev to inspect a program of 3 bytes"):
+        publish(lambda file: pytest.fail("inspected"), b"abc")
+
+
+def test_few_publications_read_their_blobs_at_once(database):
+    """Of many concurrent publications, only two read blobs at the same time."""
+    reading, most, lock = 0, 0, threading.Lock()
+    pair = threading.Barrier(2)
+
+    def inspect(file):
+        nonlocal reading, most
+        with lock:
+            reading += 1
+            most = max(most, reading)
+        pair.wait(60)
+        with lock:
+            reading -= 1
+        return program()
+
+    registry = Registry(database, size_of=size_of, inspect=inspect)
+
+    def publish(number):
+        data = bytes([number])
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        registry.write_blob(Blob(digest, 1), [(0, data)])
+        registry.publish_version(Publication("m", (ProgramSource("s", digest),)))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(publish, range(8)))
+
+    assert most == 2
+
+
+def test_weights_of_very_many_arrays_are_refused(database, monkeypatch):
+    """Weights that cannot be described in one message are refused as soon as that is clear."""
+    monkeypatch.setattr("servax_registry.service._MAX_TENSORS", 3)
+    registry = Registry(database, size_of=size_of, inspect=lambda file: program())
+    digests = []
+    for shard in range(3):
+        tensors = {f"{shard}.{n}": np.zeros(1, np.int8) for n in range(2)}
+        data = safetensors.numpy.save(tensors)
+        digests.append(f"sha256:{hashlib.sha256(data).hexdigest()}")
+        registry.write_blob(Blob(digests[-1], len(data)), [(0, data)])
+
+    with pytest.raises(VersionTooLarge, match="weights are 4 arrays or more, and at most 3"):
+        registry.publish_version(
+            Publication("m", (ProgramSource("s", digests[0]),), tuple(digests))
+        )
 
 
 def test_large_versions_come_one_a_page(publish, database, monkeypatch):

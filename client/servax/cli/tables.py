@@ -50,7 +50,15 @@ def _facts() -> Table:
 
 def _row(table: Table, *cells: object) -> None:
     # As Text, for what others wrote must not be taken for markup.
-    table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells))
+    table.add_row(*(cell if isinstance(cell, Text) else Text(_shown(cell)) for cell in cells))
+
+
+def _shown(cell: object) -> str:
+    """Escape what would steer the terminal, such as the sequences that set colours or its title."""
+    return "".join(
+        character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
+        for character in str(cell)
+    )
 
 
 def _time(value: datetime) -> str:
@@ -143,7 +151,7 @@ def print_status(status: WorkerStatus) -> None:
 def print_arrays(arrays: Mapping[str, NDArray[Any]], *, values: bool) -> None:
     """Print each array's type, and its elements (of a large one, the outermost)."""
     for name, array in arrays.items():
-        _print(Text(f"{name}: {array.dtype.name}{list(array.shape)}", style="bold"))
+        _print(Text(_shown(f"{name}: {array.dtype.name}{list(array.shape)}"), style="bold"))
         if values:
             _print(Text(np.array2string(array, threshold=100)))
 

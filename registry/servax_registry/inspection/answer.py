@@ -1,6 +1,6 @@
-"""What the inspecting child tells its parent, as JSON: a program, or why there is none.
+"""What the children tell their parent, as JSON: a program, or why there is none; a trial.
 
-The parent does not trust the child, so that `decode` takes nothing but what `encode` makes.
+The parent does not trust them: what is decoded is nothing but what is encoded here.
 """
 
 import dataclasses
@@ -9,12 +9,8 @@ import json
 from types import GenericAlias
 from typing import Any, get_args, get_type_hints
 
-from servax_registry.artifact import Program
+from servax_registry.artifact import Program, Trial
 from servax_registry.errors import InvalidProgram
-
-# How the child ends when there is no memory left to answer. Any other status than 0 means that it
-# never came to reading, which is no fault of the blob's.
-OUT_OF_MEMORY = 81
 
 
 class ReaderFailure(Exception):
@@ -47,12 +43,12 @@ def decode(answer: bytes) -> Program:
     try:
         match json.loads(answer):
             case {"program": program, **others} if not others:
-                decoded: Program = _decode(program, Program)
+                decoded: Program = build(program, Program)
                 return decoded
             case {"invalid": reason, **others} if not others:
-                raise InvalidProgram(_decode(reason, str))
+                raise InvalidProgram(build(reason, str))
             case {"failure": traceback, **others} if not others:
-                raise ReaderFailure(_decode(traceback, str))
+                raise ReaderFailure(build(traceback, str))
     except (ValueError, RecursionError) as error:
         raise MalformedAnswer(str(error)) from error
     raise MalformedAnswer("neither a program nor a reason")
@@ -61,16 +57,33 @@ def decode(answer: bytes) -> Program:
 _hints = functools.cache(get_type_hints)
 
 
-def _decode(value: Any, kind: Any) -> Any:
-    """`value` as an instance of `kind`: a dataclass, a tuple of one kind, str, int or bool."""
+def encode_trial(trial: Trial) -> bytes:
+    """The answer for one trial, as ASCII."""
+    return json.dumps(dataclasses.asdict(trial)).encode("ascii")
+
+
+def decode_trial(answer: bytes) -> Trial:
+    """The trial that an answer holds; raises MalformedAnswer when it holds none."""
+    try:
+        trial: Trial = build(json.loads(answer), Trial)
+    except (ValueError, RecursionError) as error:
+        raise MalformedAnswer(str(error)) from error
+    return trial
+
+
+def build(value: Any, kind: Any) -> Any:
+    """`value`, out of JSON, as a `kind`: a dataclass, a tuple of one kind, str, int or bool.
+
+    Raises ValueError when it is none.
+    """
     if isinstance(kind, GenericAlias):
         (item_kind, _) = get_args(kind)
         if type(value) is list:
-            return tuple(_decode(item, item_kind) for item in value)
+            return tuple(build(item, item_kind) for item in value)
     elif isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = _hints(kind)
         if type(value) is dict and value.keys() == hints.keys():
-            return kind(**{name: _decode(value[name], hint) for name, hint in hints.items()})
+            return kind(**{name: build(value[name], hint) for name, hint in hints.items()})
     elif type(value) is kind:
         if kind is str:
             value.encode("utf-8")  # JSON can spell lone surrogates; UnicodeError is a ValueError

@@ -5,29 +5,16 @@ the parent limits its time and its answer, and believes nothing of it that is no
 """
 
 import logging
-import os
-import selectors
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import BinaryIO
 
 from servax_registry.artifact import Program
 from servax_registry.errors import InvalidProgram
 from servax_registry.inspection import answer
+from servax_registry.inspection.child import OUT_OF_MEMORY, Stopped, boot, run_child
 
-# Isolated (-I) and without site packages (-S), the child sees neither PYTHONPATH nor what else is
-# installed. It is given the package's own folder, which works wherever that is: installed,
-# editable, or a checkout.
-_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
-_BOOT = (
-    "import sys; sys.path.append(sys.argv.pop(1)); "
-    "from servax_registry.inspection.__main__ import main; main()"
-)
-_CHUNK = 1 << 16
+_BOOT = boot("__main__")
+_NO_SITE_PACKAGES = ("-S",)
 
 _logger = logging.getLogger(__name__)
 
@@ -46,10 +33,6 @@ class Limits:
     answer_size: int = 32 << 20
 
 
-class _Babble(Exception):
-    """The child writes more than an answer can be."""
-
-
 _DEFAULT_LIMITS = Limits()
 
 
@@ -59,37 +42,25 @@ def inspect_program(file: BinaryIO, *, limits: Limits = _DEFAULT_LIMITS) -> Prog
     `file` is a regular file, read from its beginning whatever its position.
     Raises InvalidProgram when it is not a consistent export, or cannot be read within `limits`.
     """
-    file.flush()
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-I", "-S", "-c", _BOOT, str(_PACKAGE_ROOT)),
-            *(str(limits.memory), str(limits.cpu_seconds)),
-        ],
-        stdin=file,
-        stdout=subprocess.PIPE,
-        env={},
-        start_new_session=True,
-    )
-    stdout = cast(IO[bytes], process.stdout)
-    deadline = time.monotonic() + limits.wall_seconds
     try:
-        output = _read(stdout, limits.answer_size, deadline)
-        status = process.wait(max(0.0, deadline - time.monotonic()))
-    except (TimeoutError, subprocess.TimeoutExpired):
+        status, output = run_child(
+            _NO_SITE_PACKAGES,
+            _BOOT,
+            (limits.memory, limits.cpu_seconds),
+            file,
+            environment={},
+            cpu_seconds=limits.cpu_seconds,
+            wall_seconds=limits.wall_seconds,
+            answer_size=limits.answer_size,
+        )
+    except Stopped as stopped:
+        raise InvalidProgram(f"stopped while it was inspected: {stopped}") from None
+    if status == OUT_OF_MEMORY:
         raise InvalidProgram(
-            f"stopped while it was inspected: that took more than {limits.wall_seconds:g} s"
-        ) from None
-    except _Babble:
-        raise InvalidProgram(
-            f"stopped while it was inspected: its description exceeds {limits.answer_size} bytes"
-        ) from None
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        stdout.close()
-    if status:
-        raise _failure(status, limits)
+            f"stopped while it was inspected: that took more than {limits.memory} bytes of memory"
+        )
+    if status:  # it never came to reading, which is no fault of the blob's
+        raise RuntimeError(f"the program reader could not start: exit status {status}")
     try:
         return answer.decode(output)
     except answer.ReaderFailure as failure:
@@ -101,36 +72,3 @@ def inspect_program(file: BinaryIO, *, limits: Limits = _DEFAULT_LIMITS) -> Prog
         raise InvalidProgram(
             f"failed while it was inspected: the reader's answer is malformed: {error}"
         ) from error
-
-
-def _read(stream: IO[bytes], limit: int, deadline: float) -> bytes:
-    """All that the child writes; raises TimeoutError or _Babble."""
-    output = bytearray()
-    with selectors.DefaultSelector() as selector:
-        selector.register(stream, selectors.EVENT_READ)
-        while True:
-            if not selector.select(max(0.0, deadline - time.monotonic())):
-                raise TimeoutError
-            chunk = os.read(stream.fileno(), _CHUNK)
-            if not chunk:
-                return bytes(output)
-            output += chunk
-            if len(output) > limit:
-                raise _Babble
-
-
-def _failure(status: int, limits: Limits) -> Exception:
-    """What a child that ended without an answer means."""
-    if status < 0:
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:  # a real-time signal
-            name = f"signal {-status}"
-        cause = f"its reader was ended by {name}"
-        if name == "SIGXCPU":
-            cause = f"that took more than {limits.cpu_seconds} s of CPU time"
-    elif status == answer.OUT_OF_MEMORY:
-        cause = f"that took more than {limits.memory} bytes of memory"
-    else:
-        return RuntimeError(f"the program reader could not start: exit status {status}")
-    return InvalidProgram(f"failed while it was inspected: {cause}")

@@ -21,6 +21,12 @@ class Cursor:
         self._origin = self.position = position
         self._end = end
 
+    def copy(self) -> "Cursor":
+        """Another cursor at the same position."""
+        copy = Cursor(self._data, self.position, self._end)
+        copy._origin = self._origin
+        return copy
+
     def at_end(self) -> bool:
         """Whether nothing follows."""
         return self.position >= self._end
@@ -45,16 +51,16 @@ class Cursor:
     def number(self) -> int:
         """A varint: as many low zero bits in its first byte as there are further bytes."""
         first = self.byte()
-        if first & 1:
+        if first & 1:  # by far the most frequent
             return first >> 1
         if not first:
             return int.from_bytes(self.take(8), "little")
         further = (first & -first).bit_length() - 1
         return (int.from_bytes(self.take(further), "little") << 8 | first) >> (further + 1)
 
-    def count(self) -> int:
-        """A varint that says how many things follow."""
-        count = self.number()
+    def count(self, *, flagged: bool = False) -> int:
+        """A varint that says how many things follow; a flag may be its lowest bit."""
+        count = self.number() >> flagged
         if count > _COUNT_LIMIT:
             raise UnreadableError(f"{count} are too many")
         return count
@@ -62,6 +68,13 @@ class Cursor:
     def numbers(self) -> list[int]:
         """A count, and as many varints."""
         return [self.number() for _ in range(self.count())]
+
+    def skip_numbers(self) -> int:
+        """Passes a count, and as many varints; returns the count."""
+        count = self.count()
+        for _ in range(count):
+            self.number()
+        return count
 
     def text(self) -> str:
         """All that follows, as UTF-8."""

@@ -28,8 +28,9 @@ _TEXT_LIMIT = 4096
 _DEVICE_LIMIT = 1 << 20
 
 _PLATFORM = re.compile(r"[a-z][a-z0-9_]{0,31}")
-# As JAX prints dimensions: a number, or arithmetic and function calls over at least one symbol.
-_DIMENSION = re.compile(r"[0-9]+|[\w+\-*(), ]*[^\W\d][\w+\-*(), ]*")
+# As JAX prints dimensions: a number, or arithmetic and function calls over at least one symbol;
+# a power is b^2.
+_DIMENSION = re.compile(r"[0-9]+|[\w+\-*^(), ]*[^\W\d][\w+\-*^(), ]*")
 
 
 class _Field(IntEnum):
@@ -134,12 +135,9 @@ def read_program(blob: bytes | mmap.mmap) -> Program:
         stablehlo_version=module.stablehlo_version,
         jax_version=exported.text(_Field.JAX_VERSION),
         disabled_checks=tuple(map(_disabled_check, exported.tables(_Field.DISABLED_CHECKS))),
-        effects=tuple(
-            _text("effect", effect.text(_EFFECT_TYPE_NAME))
-            for field in (_Field.ORDERED_EFFECTS, _Field.UNORDERED_EFFECTS)
-            for effect in exported.tables(field)
-        ),
+        effects=(*_effects(exported), *module.host_operations),
         custom_nodes=tuple(sorted(custom_nodes)),
+        custom_calls=module.custom_calls,
     )
 
 
@@ -236,6 +234,14 @@ def _device_count(exported: Table) -> int:
     if not 0 < count <= _DEVICE_LIMIT:
         raise InvalidProgram(f"damaged: it was exported for {count} devices")
     return count
+
+
+def _effects(exported: Table) -> tuple[str, ...]:
+    return tuple(
+        _text("effect", effect.text(_EFFECT_TYPE_NAME))
+        for field in (_Field.ORDERED_EFFECTS, _Field.UNORDERED_EFFECTS)
+        for effect in exported.tables(field)
+    )
 
 
 def _disabled_check(table: Table) -> str:

@@ -26,7 +26,9 @@ _BigInt = BigInteger().with_variant(Integer, "sqlite")
 Key = Annotated[int, mapped_column(_BigInt, primary_key=True)]
 BlobKey = Annotated[int, mapped_column(ForeignKey("blobs.id"), index=True)]
 VersionKey = Annotated[int, mapped_column(ForeignKey("versions.id", ondelete="CASCADE"))]
-Name = Annotated[str, mapped_column(String(128))]
+# Names are listed in the order of their characters, whatever the language of the database.
+_NameString = String(128).with_variant(String(128, collation="C"), "postgresql")
+Name = Annotated[str, mapped_column(_NameString)]
 
 
 class Base(DeclarativeBase):
@@ -49,7 +51,8 @@ class BlobRow(Base):
 
     While `complete_time` is null it is an upload that `committed_size` bytes of are kept. A null
     `digest` marks what was discarded and waits for being swept. Keys are never given again, so
-    that a stream can tell the upload it began from one that replaced it.
+    that a stream can tell the upload it began from one that replaced it. The bytes are chunks, or
+    segments where there is a `folder`, which is the blob's own.
     """
 
     __tablename__ = "blobs"
@@ -66,6 +69,7 @@ class BlobRow(Base):
     committed_size: Mapped[int]
     update_time: Mapped[datetime]
     complete_time: Mapped[datetime | None]
+    folder: Mapped[str | None] = mapped_column(String(128))
 
 
 class ChunkRow(Base):
@@ -78,6 +82,19 @@ class ChunkRow(Base):
     blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id", ondelete="CASCADE"))
     position: Mapped[int]
     data: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class SegmentRow(Base):
+    """A run of a blob's bytes, `size` of them from byte `position` on, kept as an object `name`."""
+
+    __tablename__ = "segments"
+    __table_args__ = (UniqueConstraint("blob_id", "position"),)
+
+    id: Mapped[Key]
+    blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id", ondelete="CASCADE"))
+    position: Mapped[int]
+    size: Mapped[int]
+    name: Mapped[str] = mapped_column(String(256))
 
 
 class InspectionRow(Base):

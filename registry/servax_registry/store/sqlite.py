@@ -1,14 +1,17 @@
 """What is particular to SQLite: its settings, its transactions, its write-ahead log."""
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from sqlite3 import Connection as SQLiteConnection
+from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Engine, event
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy import URL, Connection, Engine, event
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from servax_registry.errors import RegistryError, StorageFull, StorageUnavailable
 
 # How long one process waits for another one's write transaction, in milliseconds. Ours take
 # milliseconds; only a stopped process or a stalled disk can use this up.
@@ -27,6 +30,9 @@ _LOG_LIMIT = 2 << 30
 # What the log is cut down to when it begins anew, in bytes.
 _LOG_REMAINDER = 16 << 20
 
+# A transaction sees one snapshot in any case.
+READ_OPTIONS: dict[str, Any] = {}
+
 _log = structlog.get_logger(__name__)
 
 
@@ -36,7 +42,7 @@ def configure(engine: Engine) -> None:
     event.listen(engine, "begin", _begin)
 
 
-def _configure(connection: SQLiteConnection, _record: object) -> None:
+def _configure(connection: sqlite3.Connection, _record: object) -> None:
     # The driver must leave transactions to _begin.
     connection.isolation_level = None
     for pragma in (
@@ -51,17 +57,39 @@ def _configure(connection: SQLiteConnection, _record: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    match connection.get_execution_options().get("servax_begin"):
-        case "durable":
+    match connection.get_execution_options().get("servax_durable"):
+        case True:
             connection.exec_driver_sql("PRAGMA synchronous = FULL")
             connection.exec_driver_sql("BEGIN IMMEDIATE")
-        case "relaxed":
+        case False:
             # Without a sync at every commit, the log is synced before it is copied into the
             # database: a machine's crash may undo the last commits, but never breaks the file.
             connection.exec_driver_sql("PRAGMA synchronous = NORMAL")
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         case _:
             connection.exec_driver_sql("BEGIN")
+
+
+def engine_arguments(url: URL) -> dict[str, Any]:
+    """Give what create_engine takes besides the pool's size."""
+    return {}
+
+
+def trouble(error: DBAPIError) -> RegistryError | None:
+    """Tell a caller what an error of the driver means; None when it is a bug of ours."""
+    # The low byte of an extended result code is the primary one: https://sqlite.org/rescode.html
+    match getattr(error.orig, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_FULL:
+            return StorageFull("the disk of the registry's database is full; tell the operator")
+        case sqlite3.SQLITE_READONLY:
+            return StorageUnavailable("the registry's database is read-only; tell the operator")
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_PROTOCOL:
+            return StorageUnavailable("the registry's database is busy; try again later")
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return StorageUnavailable("the registry's database is damaged; tell the operator")
+        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_IOERR:
+            return StorageUnavailable("the disk of the registry's database fails; try again later")
+    return None
 
 
 class Writers:
@@ -73,6 +101,8 @@ class Writers:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._file = Path(str(engine.url.database))
+        self._opened: tuple[int, int] | None = None
         self._log_file = Path(f"{engine.url.database}-wal")
         self._lock = threading.Lock()
         self._wrote = threading.Event()
@@ -84,10 +114,30 @@ class Writers:
     def turn(self) -> Iterator[None]:
         """Wait until nobody else in this process writes."""
         with self._lock:
+            self.check_file()
             if self._log_size() > _LOG_LIMIT:
                 self._checkpoint("RESTART")
             yield
+            # What was just committed is not acknowledged either where the file vanished meanwhile.
+            self.check_file()
         self._wrote.set()
+
+    def check_file(self) -> None:
+        """Raise StorageUnavailable where the file was removed, or replaced, after it was opened.
+
+        The open connections would go on with what nobody can find any more.
+        """
+        try:
+            stat = self._file.stat()
+            found = (stat.st_dev, stat.st_ino)
+        except FileNotFoundError:
+            found = None
+        self._opened = self._opened or found
+        if found != self._opened:
+            raise StorageUnavailable(
+                "the file of the registry's database was removed or replaced while the registry "
+                "ran; tell the operator to restart it"
+            )
 
     def close(self) -> None:
         """End the thread."""
@@ -102,15 +152,15 @@ class Writers:
                 self._wrote.clear()
                 self._closing.wait(_PAUSE)
             self._wrote.clear()
-            try:
-                self._checkpoint("PASSIVE")
-            except DatabaseError:
-                # The next write brings the next attempt; until then the log only grows.
-                _log.exception("cannot copy the write-ahead log into the database")
+            self._checkpoint("PASSIVE")
 
     def _checkpoint(self, mode: str) -> None:
-        with closing(self._engine.raw_connection()) as connection:
-            connection.cursor().execute(f"PRAGMA wal_checkpoint({mode})")
+        try:
+            with closing(self._engine.raw_connection()) as connection:
+                connection.cursor().execute(f"PRAGMA wal_checkpoint({mode})")
+        except (sqlite3.Error, SQLAlchemyError):
+            # The next write brings the next attempt; until then the log only grows.
+            _log.exception("cannot copy the write-ahead log into the database")
 
     def _log_size(self) -> int:
         try:

@@ -122,7 +122,7 @@ class Versions:
                 SignatureRow(
                     position=position,
                     name=signature.name,
-                    inspection_id=self._inspection_id(signature.blob.digest, reader_version),
+                    inspection_id=self._inspection_id(signature.program.digest, reader_version),
                     inputs=signature.inputs,
                     weights=signature.weights,
                     outputs=signature.outputs,
@@ -148,14 +148,6 @@ class Versions:
         model_id = select(ModelRow.id).where(ModelRow.name == model).scalar_subquery()
         self._session.execute(
             delete(VersionRow).where(VersionRow.model_id == model_id, VersionRow.number == number)
-        )
-
-    def alias(self, model: str, alias: str) -> int | None:
-        """Give the number that an alias points to."""
-        return self._session.scalar(
-            select(AliasRow.number)
-            .join(ModelRow, AliasRow.model_id == ModelRow.id)
-            .where(ModelRow.name == model, AliasRow.name == alias)
         )
 
     def aliases(self, model: str) -> Mapping[str, int]:
@@ -257,8 +249,8 @@ def _version(row: VersionRow, aliases: Sequence[str]) -> Version:
         signatures=tuple(
             Signature(
                 name=signature.name,
-                blob=_blob(signature.inspection.blob),
-                program=signature.inspection.program,
+                program=_blob(signature.inspection.blob),
+                inspected=signature.inspection.program,
                 inputs=signature.inputs,
                 weights=signature.weights,
                 outputs=signature.outputs,

@@ -4,7 +4,7 @@ import pytest
 
 from servax_registry.artifact import Argument, Result
 from servax_registry.errors import InvalidProgram
-from servax_registry.names import name_inputs, name_outputs
+from servax_registry.naming import name_inputs, name_outputs
 
 
 def argument(root, *path, keyed=True):

@@ -1,0 +1,77 @@
+"""Reads what stored blobs say of themselves."""
+
+import errno
+import tempfile
+from collections.abc import Callable
+
+from servax_registry.artifact import Blob, Program, WeightsShard
+from servax_registry.errors import InvalidProgram, InvalidWeights, StorageFull
+from servax_registry.inspection import (
+    INSPECTION_VERSION,
+    PREFIX_SIZE,
+    header_size,
+    parse_safetensors_header,
+)
+from servax_registry.store.blobs import BlobStore
+from servax_registry.store.database import Database
+from servax_registry.store.versions import Versions
+
+# JAX serializes a program as one flatbuffer, which cannot be larger.
+MAX_PROGRAM_SIZE = (1 << 31) - 1
+
+
+class Inspector:
+    """Reads programs and weights out of the stored blobs; safe to use from any number of threads.
+
+    `inspect` reads a program out of a real file.
+    """
+
+    def __init__(
+        self, database: Database, blobs: BlobStore, inspect: Callable[..., Program]
+    ) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._inspect = inspect
+        self.version = INSPECTION_VERSION
+
+    def program(self, blob: Blob) -> Program:
+        """Read a program, once per blob. Raises InvalidProgram and StorageFull."""
+        with self._database.read() as session:
+            known = Versions(session).inspection(blob.digest, self.version)
+        if known is not None:
+            return known
+        if blob.size > MAX_PROGRAM_SIZE:
+            raise InvalidProgram(
+                f"{blob.size} bytes are no jax.export blob, which has {MAX_PROGRAM_SIZE} at most; "
+                "push large weights beside the program"
+            )
+        program = self._read_program(blob)
+        with self._database.write() as session:
+            Versions(session).add_inspection(blob.digest, self.version, program)
+        return program
+
+    def shard(self, blob: Blob) -> WeightsShard:
+        """Read which tensors a safetensors blob holds. Raises InvalidWeights."""
+        try:
+            first = b"".join(self._blobs.read(blob.digest, 0, PREFIX_SIZE))
+            size = header_size(first, blob.size)
+            head = b"".join(self._blobs.read(blob.digest, 0, size))
+            return WeightsShard(blob, parse_safetensors_header(head, blob.size))
+        except InvalidWeights as error:
+            raise InvalidWeights(f"weights {blob.digest}: {error}") from error
+
+    def _read_program(self, blob: Blob) -> Program:
+        try:
+            # A file without a name: the child process reads it, and nothing is left behind.
+            with tempfile.TemporaryFile() as file:
+                file.writelines(self._blobs.read(blob.digest))
+                file.flush()
+                file.seek(0)
+                return self._inspect(file)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise StorageFull(
+                f"the registry has no room in {tempfile.gettempdir()} to inspect a program of "
+                f"{blob.size} bytes; its operator has to make some"
+            ) from error
