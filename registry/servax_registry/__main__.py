@@ -73,6 +73,16 @@ def main() -> None:
     metavar="HOURS",
     help="How long an upload may stand still before it is discarded.",
 )
+@click.option(
+    "--allow-custom-call",
+    "allowed_custom_calls",
+    multiple=True,
+    envvar="SERVAX_REGISTRY_ALLOW_CUSTOM_CALL",
+    show_envvar=True,
+    metavar="TARGET",
+    help="A custom call that programs may make although JAX does not keep it stable. Repeat for "
+    "more; separate by spaces in the environment.",
+)
 def serve(
     database: str,
     listen: str,
@@ -80,12 +90,19 @@ def serve(
     max_transfers: int,
     blobs: str | None,
     upload_expiry: float,
+    allowed_custom_calls: tuple[str, ...],
 ) -> None:
     """Serve the registry until SIGTERM or SIGINT."""
     _configure_logging()
     log = structlog.get_logger("servax_registry")
     settings = Settings(
-        database, listen, grace, max_transfers, blobs, timedelta(hours=upload_expiry)
+        database,
+        listen,
+        grace,
+        max_transfers,
+        blobs,
+        timedelta(hours=upload_expiry),
+        frozenset(allowed_custom_calls),
     )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

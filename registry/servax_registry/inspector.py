@@ -2,7 +2,7 @@
 
 import errno
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from servax_registry.artifact import Blob, Program, WeightsShard
 from servax_registry.errors import InvalidProgram, InvalidWeights, StorageFull
@@ -11,6 +11,7 @@ from servax_registry.inspection import (
     PREFIX_SIZE,
     header_size,
     parse_safetensors_header,
+    refuse_unportable,
 )
 from servax_registry.store.blobs import BlobStore
 from servax_registry.store.database import Database
@@ -23,19 +24,31 @@ MAX_PROGRAM_SIZE = (1 << 31) - 1
 class Inspector:
     """Reads programs and weights out of the stored blobs; safe to use from any number of threads.
 
-    `inspect` reads a program out of a real file.
+    `inspect` reads a program out of a real file. `allowed_custom_calls` are targets beyond those
+    that JAX keeps stable.
     """
 
     def __init__(
-        self, database: Database, blobs: BlobStore, inspect: Callable[..., Program]
+        self,
+        database: Database,
+        blobs: BlobStore,
+        inspect: Callable[..., Program],
+        allowed_custom_calls: Collection[str],
     ) -> None:
         self._database = database
         self._blobs = blobs
         self._inspect = inspect
+        self._allowed_custom_calls = allowed_custom_calls
         self.version = INSPECTION_VERSION
 
     def program(self, blob: Blob) -> Program:
-        """Read a program, once per blob. Raises InvalidProgram and StorageFull."""
+        """Read a program that can run elsewhere. Raises InvalidProgram and StorageFull."""
+        program = self._inspected(blob)
+        refuse_unportable(program, allowed=self._allowed_custom_calls)
+        return program
+
+    def _inspected(self, blob: Blob) -> Program:
+        """Read a program, once per blob."""
         with self._database.read() as session:
             known = Versions(session).inspection(blob.digest, self.version)
         if known is not None:

@@ -51,7 +51,12 @@ class RegistryServer:
         self._database.migrate()
         self.database = self._database.location
         blobs = BlobStore(self._database, settings.blobs)
-        registry = Registry(self._database, blobs, size_of=size_of)
+        registry = Registry(
+            self._database,
+            blobs,
+            size_of=size_of,
+            allowed_custom_calls=settings.allowed_custom_calls,
+        )
         self._health = health.HealthServicer()
         self._threads = ThreadPoolExecutor(
             settings.max_transfers + _SHORT_CALL_THREADS, thread_name_prefix="rpc"

@@ -1,7 +1,7 @@
 """The registry's operations, free of transport."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -49,7 +49,8 @@ class Registry:
     """Stores blobs and versions; safe to use from any number of threads.
 
     `inspect` reads a program out of a real file. `size_of` gives how many bytes a model or a
-    version takes in a message.
+    version takes in a message. `allowed_custom_calls` are targets that programs may call beyond
+    those that JAX keeps stable.
     """
 
     def __init__(
@@ -59,12 +60,13 @@ class Registry:
         *,
         size_of: Callable[[Model | Version], int],
         inspect: Callable[..., Program] = inspect_program,
+        allowed_custom_calls: Collection[str] = (),
     ) -> None:
         self._database = database
         self._blobs = BlobStore(database) if blobs is None else blobs
         self._size_of = size_of
         self._publishing = threading.Semaphore(_PUBLISHED_AT_ONCE)
-        self._inspector = Inspector(database, self._blobs, inspect)
+        self._inspector = Inspector(database, self._blobs, inspect, allowed_custom_calls)
 
     def find_missing_blobs(self, digests: Sequence[str]) -> tuple[MissingBlob, ...]:
         """Tell which blobs are not stored and where interrupted uploads of them continue."""

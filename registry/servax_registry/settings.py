@@ -13,7 +13,8 @@ class Settings:
     gives the calls in flight. `max_transfers` bounds how many blobs are read and written at once.
     `blobs` is the URL of a directory or bucket for new blobs, such as s3://BUCKET/PREFIX or
     file:///var/lib/servax/blobs; None keeps them in the database. `upload_expiry` is how long an
-    upload may stand still before it is discarded.
+    upload may stand still before it is discarded. `allowed_custom_calls` are targets that programs
+    may call beyond those that JAX keeps stable, because every worker has them.
     """
 
     database: str = "sqlite:///registry.db"
@@ -22,3 +23,4 @@ class Settings:
     max_transfers: int = 64
     blobs: str | None = None
     upload_expiry: timedelta = timedelta(days=7)
+    allowed_custom_calls: frozenset[str] = frozenset()

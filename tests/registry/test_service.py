@@ -4,6 +4,7 @@ import hashlib
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -38,7 +39,7 @@ def program(outputs=1, **fields):
         stablehlo_version="1.15.0",
         jax_version="0.12.0",
         disabled_checks=("a",),
-        effects=("b",),
+        effects=(),
         custom_nodes=("c",),
         **fields,
     )
@@ -186,6 +187,23 @@ def test_weights_of_very_many_arrays_are_refused(database, monkeypatch):
         registry.publish_version(
             Publication("m", (ProgramSource("s", digests[0]),), tuple(digests))
         )
+
+
+def test_what_cannot_run_elsewhere_is_refused(publish, database):
+    """Side effects and custom calls that JAX does not keep stable are refused at publish; a custom
+    call that the operator allows is taken.
+    """
+    effectful = replace(program(), effects=("ordered",))
+    calling = program(custom_calls=("my_kernel",))
+    with pytest.raises(InvalidProgram, match="has side effects"):
+        publish(lambda file: effectful, b"effectful")
+    with pytest.raises(InvalidProgram, match="my_kernel"):
+        publish(lambda file: calling, b"calling")
+
+    registry = Registry(database, size_of=size_of, allowed_custom_calls=["my_kernel"])
+    digest = f"sha256:{hashlib.sha256(b'calling').hexdigest()}"
+    version = registry.publish_version(Publication("m", (ProgramSource("s", digest),)))
+    assert version.signatures[0].inspected.custom_calls == ("my_kernel",)
 
 
 def test_large_versions_come_one_a_page(publish, database, monkeypatch):
