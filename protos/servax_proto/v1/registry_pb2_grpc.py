@@ -139,7 +139,8 @@ class RegistryServicer(object):
         everything that Version tells of them is read out of the blobs.
 
         FAILED_PRECONDITION: a blob is not stored. INVALID_ARGUMENT: a blob is not what it is said to
-        be, or programs and weights do not fit each other.
+        be, cannot run elsewhere, or programs and weights do not fit each other. RESOURCE_EXHAUSTED: the
+        registry has no room. UNAVAILABLE: too many transfers at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -63,7 +63,8 @@ class RegistryStub:
     everything that Version tells of them is read out of the blobs.
 
     FAILED_PRECONDITION: a blob is not stored. INVALID_ARGUMENT: a blob is not what it is said to
-    be, or programs and weights do not fit each other.
+    be, cannot run elsewhere, or programs and weights do not fit each other. RESOURCE_EXHAUSTED: the
+    registry has no room. UNAVAILABLE: too many transfers at once.
     """
     ListModels: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListModelsRequest, _registry_pb2.ListModelsResponse]
     """Lists models by name."""
@@ -119,7 +120,8 @@ class RegistryAsyncStub(RegistryStub):
     everything that Version tells of them is read out of the blobs.
 
     FAILED_PRECONDITION: a blob is not stored. INVALID_ARGUMENT: a blob is not what it is said to
-    be, or programs and weights do not fit each other.
+    be, cannot run elsewhere, or programs and weights do not fit each other. RESOURCE_EXHAUSTED: the
+    registry has no room. UNAVAILABLE: too many transfers at once.
     """
     ListModels: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListModelsRequest, _registry_pb2.ListModelsResponse]  # type: ignore[assignment]
     """Lists models by name."""
@@ -196,7 +198,8 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         everything that Version tells of them is read out of the blobs.
 
         FAILED_PRECONDITION: a blob is not stored. INVALID_ARGUMENT: a blob is not what it is said to
-        be, or programs and weights do not fit each other.
+        be, cannot run elsewhere, or programs and weights do not fit each other. RESOURCE_EXHAUSTED: the
+        registry has no room. UNAVAILABLE: too many transfers at once.
         """
 
     @_abc_1.abstractmethod
