@@ -18,7 +18,7 @@ COPY registry registry
 COPY worker worker
 
 FROM source AS build-registry
-RUN make install EXTRAS=registry PREFIX=/opt/servax
+RUN make install EXTRAS=registry,postgres,objects PREFIX=/opt/servax
 
 FROM source AS build-worker
 RUN make install EXTRAS=worker PREFIX=/opt/servax
