@@ -379,13 +379,16 @@ def test_the_installed_command_runs(registry_address, program):
 def test_ctrl_c_ends_cleanly(registry, registry_address):
     """Interrupted while it waits, a command ends with code 130 and without a traceback."""
     registry.silent = True
+    # Whoever runs the tests in the background may have SIGINT ignored, which children inherit.
+    script = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from servax.cli import main; main()"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-c", "from servax.cli import main; main()", "show", "lm"],
+        [sys.executable, "-c", script, "show", "lm"],
         env=os.environ | {"SERVAX_REGISTRY": registry_address},
         stderr=subprocess.PIPE,
         text=True,
-        # Whoever runs the tests in the background may have it ignored, which children inherit.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         registry.asked.wait()
