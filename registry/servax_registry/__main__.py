@@ -1,9 +1,11 @@
 """The command line: servax-registry, or python -m servax_registry."""
 
+import ctypes
 import logging
 import signal
 import sys
 import threading
+from contextlib import suppress
 from datetime import timedelta
 
 import click
@@ -13,6 +15,9 @@ from servax_registry.errors import AddressUnusable, BlobsUnusable, DatabaseUnusa
 from servax_registry.server import is_serving
 from servax_registry.server import serve as serving
 from servax_registry.settings import Settings
+
+# From glibc's malloc.h.
+_M_ARENA_MAX = -8
 
 _listen_option = click.option(
     "--listen",
@@ -94,6 +99,7 @@ def serve(
 ) -> None:
     """Serve the registry until SIGTERM or SIGINT."""
     _configure_logging()
+    _share_one_heap()
     log = structlog.get_logger("servax_registry")
     settings = Settings(
         database,
@@ -125,6 +131,16 @@ def health(listen: str) -> None:
     if not is_serving(listen):
         raise click.ClickException(f"no registry serves at {listen}")
     click.echo("serving")
+
+
+def _share_one_heap() -> None:
+    """Let all threads allocate from one heap, where the C library is glibc.
+
+    It would give many of them one of their own, each of which keeps what a transfer once took:
+    twice the memory after a few transfers, measured, and no gain in speed.
+    """
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def _configure_logging() -> None:

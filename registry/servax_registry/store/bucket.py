@@ -18,6 +18,7 @@ from servax_registry.errors import (
     RegistryError,
     StorageFull,
     StorageUnavailable,
+    UploadConflict,
 )
 
 _SCHEMES = ("file", "s3", "gs", "az")
@@ -155,7 +156,14 @@ class Directory(Bucket):
         with self._reporting("write", name):
             path = self._root / name
             while True:
-                _sync(path)
+                try:
+                    _sync(path)
+                except FileNotFoundError as error:
+                    if not self._root.exists():
+                        raise
+                    raise UploadConflict(
+                        "another upload of the same blob ended meanwhile; ask FindMissingBlobs"
+                    ) from error
                 if path == self._root:
                     return
                 path = path.parent
