@@ -9,7 +9,13 @@ import pytest
 from sqlalchemy import select
 
 from servax_registry.artifact import Blob
-from servax_registry.errors import BlobDamaged, BlobsUnusable, StorageFull, StorageUnavailable
+from servax_registry.errors import (
+    BlobDamaged,
+    BlobsUnusable,
+    StorageFull,
+    StorageUnavailable,
+    UploadConflict,
+)
 from servax_registry.store import bucket
 from servax_registry.store.blobs import BlobStore
 from servax_registry.store.bucket import open_bucket
@@ -151,6 +157,41 @@ def test_a_store_that_cannot_be_written_keeps_what_was_committed(blobs, folder, 
     blobs.write(BLOB, parts(10 * CHUNK_SIZE))
 
     assert b"".join(path.read_bytes() for path in files(folder)) == DATA
+
+
+def overtake(blobs, monkeypatch, other):
+    """Resume an upload, during whose only write another one does something to the same blob."""
+    with pytest.raises(ConnectionError):
+        blobs.write(BLOB, interrupted(0, 15 * CHUNK_SIZE))
+    sync = bucket._sync
+
+    def overtaken(path):
+        monkeypatch.setattr(bucket, "_sync", sync)
+        other()
+        sync(path)
+
+    monkeypatch.setattr(bucket, "_sync", overtaken)
+    blobs.write(BLOB, parts(15 * CHUNK_SIZE))
+
+
+def test_a_file_that_vanishes_because_another_upload_began_anew_is_no_outage(blobs, monkeypatch):
+    """An upload whose files were deleted under its hands learns that it was overtaken."""
+
+    def begin_anew():
+        with pytest.raises(ConnectionError):
+            blobs.write(BLOB, interrupted(0, CHUNK_SIZE))
+
+    with pytest.raises(UploadConflict):
+        overtake(blobs, monkeypatch, begin_anew)
+
+    assert blobs.find_missing([BLOB.digest])[0].committed_size == CHUNK_SIZE
+
+
+def test_a_file_that_vanishes_because_another_upload_came_first_is_success(blobs, monkeypatch):
+    """An upload whose last file was tidied away by another one that completed the blob succeeds."""
+    overtake(blobs, monkeypatch, lambda: blobs.write(BLOB, parts(15 * CHUNK_SIZE)))
+
+    assert b"".join(blobs.read(BLOB.digest)) == DATA
 
 
 def test_sweeping_goes_on_when_the_store_does_not_answer(blobs, database, folder, monkeypatch):

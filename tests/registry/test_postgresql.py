@@ -170,7 +170,7 @@ def test_a_lost_connection_is_unavailable(database, url):
 
 def test_a_stalled_writer_is_given_up(database, monkeypatch):
     """Writers do not wait for ever for one that has stopped in the middle."""
-    monkeypatch.setattr("servax_registry.store.postgresql._TIMEOUTS", "SET LOCAL lock_timeout = 1")
+    monkeypatch.setattr("servax_registry.store.postgresql._TIMEOUTS", {"lock_timeout": "1"})
 
     with (
         database.write(),

@@ -18,7 +18,6 @@ from servax_registry.errors import (
     RegistryError,
     StorageFull,
     StorageUnavailable,
-    UploadConflict,
 )
 
 _SCHEMES = ("file", "s3", "gs", "az")
@@ -115,9 +114,16 @@ class Bucket:
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects, if they exist. Raises StorageUnavailable."""
-        for name in names:
-            with self._reporting("delete", name), suppress(FileNotFoundError):
-                self._store.delete(name)
+        if not names:
+            return
+        with self._reporting("delete", names[0]):
+            try:
+                self._store.delete(list(names))
+            except FileNotFoundError:
+                # Some stores stop at an object that somebody else has deleted.
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        self._store.delete(name)
 
     def clear(self, folder: str) -> None:
         """Delete all objects of a folder. Raises StorageUnavailable."""
@@ -156,14 +162,7 @@ class Directory(Bucket):
         with self._reporting("write", name):
             path = self._root / name
             while True:
-                try:
-                    _sync(path)
-                except FileNotFoundError as error:
-                    if not self._root.exists():
-                        raise
-                    raise UploadConflict(
-                        "another upload of the same blob ended meanwhile; ask FindMissingBlobs"
-                    ) from error
+                _sync(path)
                 if path == self._root:
                     return
                 path = path.parent

@@ -58,6 +58,7 @@ class Chunks:
                 .where(ChunkRow.blob_id == place.key, ChunkRow.position >= first)
                 .order_by(ChunkRow.position)
                 .limit(_READ_CHUNKS)
+                .execution_options(servax_bytes=True)
             )
             with self._database.read() as session:
                 rows = session.execute(some).all()

@@ -22,7 +22,7 @@ from servax_registry.store.database import Database
 from servax_registry.store.models import SegmentRow
 
 # How many objects of one transfer are on their way at once: it hides the latency of a store.
-_IN_FLIGHT = 4
+_IN_FLIGHT = 3
 
 # How many bytes of an object one request reads at most.
 _FETCHED = 4 * CHUNK_SIZE

@@ -3,6 +3,7 @@
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, event
+from sqlalchemy.engine.interfaces import ExecutionContext
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from servax_registry.errors import RegistryError, StorageFull, StorageUnavailable
@@ -25,7 +26,7 @@ _LOCK = 0x736572766178
 
 # A registry that stalls in the middle of a unit of work gives up its locks after as long as others
 # wait for them; ours take milliseconds.
-_TIMEOUTS = "SET LOCAL lock_timeout = '60s'; SET LOCAL idle_in_transaction_session_timeout = '60s'"
+_TIMEOUTS = {"lock_timeout": "60s", "idle_in_transaction_session_timeout": "60s"}
 
 # SQLSTATE classes and codes of what is the server's state rather than a bug of ours:
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -44,14 +45,33 @@ _DISK_FULL = "53100"
 
 def engine_arguments(url: URL) -> dict[str, Any]:
     """Give what create_engine takes besides the pool's size; what the URL says comes first."""
-    arguments = {key: value for key, value in _CONNECTING.items() if key not in url.query}
-    # Connections that a restarted server dropped are noticed before a unit of work gets them.
-    return {"connect_args": arguments, "pool_pre_ping": True}
+    return {
+        "connect_args": {key: value for key, value in _CONNECTING.items() if key not in url.query},
+        # Connections that a restarted server dropped are noticed before a unit of work gets them.
+        "pool_pre_ping": True,
+    }
 
 
 def configure(engine: Engine) -> None:
-    """Let every connection of the engine begin transactions as we do."""
+    """Let every connection of the engine begin transactions, and get bytes, as we do."""
     event.listen(engine, "begin", _begin)
+    event.listen(engine, "before_cursor_execute", _choose_format)
+
+
+def _choose_format(
+    connection: Connection,
+    cursor: Any,
+    statement: str,
+    parameters: object,
+    context: ExecutionContext,
+    executemany: bool,
+) -> None:
+    # As text, which is the default, and which much of SQLAlchemy relies on, bytes take three times
+    # as long.
+    if context.execution_options.get("servax_bytes"):
+        from psycopg.pq import Format  # not installed everywhere
+
+        cursor.format = Format.BINARY
 
 
 def _begin(connection: Connection) -> None:
@@ -59,14 +79,13 @@ def _begin(connection: Connection) -> None:
     durable, alone = options.get("servax_durable"), options.get("servax_alone")
     if durable is None:
         return
-    statements = [_TIMEOUTS]
-    if not durable:
-        # A machine's crash may undo the last commits, but never breaks the database; the next
-        # durable commit covers them.
-        statements.append("SET LOCAL synchronous_commit = off")
+    # A machine's crash may undo the last commits that were not synced, but never breaks the
+    # database; the next durable commit covers them.
+    local = _TIMEOUTS if durable else {**_TIMEOUTS, "synchronous_commit": "off"}
+    calls = [f"set_config('{name}', '{value}', true)" for name, value in local.items()]
     if alone:
-        statements.append(f"SELECT pg_advisory_xact_lock({_LOCK})")
-    connection.exec_driver_sql("; ".join(statements))
+        calls.append(f"pg_advisory_xact_lock({_LOCK})")
+    connection.exec_driver_sql(f"SELECT {', '.join(calls)}")
 
 
 def trouble(error: DBAPIError) -> RegistryError | None:

@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -48,12 +49,29 @@ def _configure(connection: sqlite3.Connection, _record: object) -> None:
     for pragma in (
         f"busy_timeout = {_BUSY_TIMEOUT}",
         f"page_size = {_PAGE_SIZE}",
-        "journal_mode = WAL",
         "wal_autocheckpoint = 0",
         f"journal_size_limit = {_LOG_REMAINDER}",
         "foreign_keys = ON",
     ):
         connection.execute(f"PRAGMA {pragma}")
+    _keep_log(connection)
+
+
+def _keep_log(connection: sqlite3.Connection) -> None:
+    """Let the database have a write-ahead log, once and for all.
+
+    SQLite does not wait for its turn to change that, however long its busy timeout is: processes
+    that open a new file at the same moment have to.
+    """
+    give_up = time.monotonic() + _BUSY_TIMEOUT / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
 
 
 def _begin(connection: Connection) -> None:

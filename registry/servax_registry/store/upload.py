@@ -128,9 +128,14 @@ class Upload:
         try:
             return self._contents.stage(self._place, begin, group)
         except StorageUnavailable as error:
-            # Where another stream began anew, what this one writes is deleted under its hands.
+            # Where another stream began anew, or came first, what this one writes is deleted under
+            # its hands.
             with self._database.read() as session:
-                held = select(BlobRow.digest).where(BlobRow.id == self._place.key)
+                held = select(BlobRow.id).where(
+                    BlobRow.id == self._place.key,
+                    BlobRow.digest.is_not(None),
+                    BlobRow.complete_time.is_(None),
+                )
                 if session.scalar(held) is None:
                     raise self.conflict() from error
             raise
