@@ -1,20 +1,31 @@
 """Protobuf messages to and from `servax.types`; tensors have a module of their own."""
 
-from datetime import UTC
+import enum
+from datetime import UTC, date
+from typing import TypeVar
 
 from servax.types import (
+    Batching,
     Blob,
+    Compatibility,
+    Encoding,
+    GoldenExample,
     Model,
     ServedState,
     ServedVersion,
     Signature,
     StoredTensor,
     TensorSpec,
+    Trial,
+    TrialOutcome,
     Version,
+    VersionName,
     WeightsShard,
     WorkerStatus,
 )
 from servax_proto.v1 import artifact_pb2, prediction_pb2
+
+E = TypeVar("E", bound=enum.Enum)
 
 
 def blob_from_proto(message: artifact_pb2.Blob) -> Blob:
@@ -39,6 +50,70 @@ def tensor_spec_to_proto(spec: TensorSpec) -> artifact_pb2.TensorSpec:
     )
 
 
+def _day(text: str) -> date | None:
+    return date.fromisoformat(text) if text else None
+
+
+def _compatibility_from_proto(message: artifact_pb2.Compatibility) -> Compatibility:
+    return Compatibility(
+        message.oldest_jax,
+        _day(message.oldest_jax_date),
+        date.fromisoformat(message.expires),
+        message.estimated,
+    )
+
+
+def _compatibility_to_proto(value: Compatibility) -> artifact_pb2.Compatibility:
+    day = value.oldest_jax_date
+    return artifact_pb2.Compatibility(
+        oldest_jax=value.oldest_jax,
+        oldest_jax_date=day.isoformat() if day else "",
+        expires=value.expires.isoformat(),
+        estimated=value.estimated,
+    )
+
+
+def _trial_from_proto(message: artifact_pb2.Trial) -> Trial:
+    return Trial(
+        _member(TrialOutcome, message.outcome),
+        message.reason,
+        message.jax_version,
+        message.size,
+        message.ran,
+        message.flops,
+        message.accessed_bytes,
+        message.argument_bytes,
+        message.result_bytes,
+        message.temporary_bytes,
+        message.code_bytes,
+    )
+
+
+def _encoding_from_proto(message: artifact_pb2.Encoding) -> Encoding:
+    return Encoding(
+        blob_from_proto(message.program),
+        message.calling_convention_version,
+        message.serialization_version,
+        message.stablehlo_version,
+        message.jax_version,
+        _compatibility_from_proto(message.compatibility),
+        message.create_time.ToDatetime(UTC),
+    )
+
+
+def _batching_from_proto(message: artifact_pb2.Batching) -> Batching:
+    return Batching(message.symbol, message.max_rows)
+
+
+def batching_to_proto(batching: Batching) -> artifact_pb2.Batching:
+    """Give the message of a value."""
+    return artifact_pb2.Batching(symbol=batching.symbol, max_rows=batching.max_rows)
+
+
+def _golden_from_proto(message: artifact_pb2.GoldenExample) -> GoldenExample:
+    return GoldenExample(blob_from_proto(message.blob), message.rtol, message.atol)
+
+
 def signature_from_proto(message: artifact_pb2.Signature) -> Signature:
     """Give the value of a message."""
     return Signature(
@@ -57,11 +132,21 @@ def signature_from_proto(message: artifact_pb2.Signature) -> Signature:
         disabled_checks=tuple(message.disabled_checks),
         effects=tuple(message.effects),
         custom_nodes=tuple(message.custom_nodes),
+        custom_calls=tuple(message.custom_calls),
+        compatibility=(
+            _compatibility_from_proto(message.compatibility)
+            if message.HasField("compatibility")
+            else None
+        ),
+        trial=_trial_from_proto(message.trial) if message.HasField("trial") else None,
+        encodings=tuple(map(_encoding_from_proto, message.encodings)),
+        batching=_batching_from_proto(message.batching) if message.HasField("batching") else None,
+        golden=_golden_from_proto(message.golden) if message.HasField("golden") else None,
     )
 
 
 def signature_to_proto(signature: Signature) -> artifact_pb2.Signature:
-    """Give the message of a value."""
+    """Give the message of a value, as a worker tells it: without what only the registry knows."""
     return artifact_pb2.Signature(
         name=signature.name,
         program=blob_to_proto(signature.program),
@@ -78,6 +163,11 @@ def signature_to_proto(signature: Signature) -> artifact_pb2.Signature:
         disabled_checks=signature.disabled_checks,
         effects=signature.effects,
         custom_nodes=signature.custom_nodes,
+        custom_calls=signature.custom_calls,
+        compatibility=(
+            _compatibility_to_proto(signature.compatibility) if signature.compatibility else None
+        ),
+        batching=batching_to_proto(signature.batching) if signature.batching else None,
     )
 
 
@@ -101,6 +191,16 @@ def version_from_proto(message: artifact_pb2.Version) -> Version:
         labels=dict(message.labels),
         create_time=message.create_time.ToDatetime(UTC),
         aliases=tuple(message.aliases),
+        creator=message.creator,
+        source_revision=message.source_revision,
+        copied_from=(
+            VersionName(message.copied_from.model, message.copied_from.version)
+            if message.HasField("copied_from")
+            else None
+        ),
+        delete_time=(
+            message.delete_time.ToDatetime(UTC) if message.HasField("delete_time") else None
+        ),
     )
 
 
@@ -115,11 +215,11 @@ def model_from_proto(message: artifact_pb2.Model) -> Model:
     )
 
 
-def _state_from_proto(number: int) -> ServedState:
+def _member(kind: type[E], number: int) -> E:
     try:
-        return ServedState(number)
-    except ValueError:  # of a newer worker
-        return ServedState.UNSPECIFIED
+        return kind(number)
+    except ValueError:  # of a newer service
+        return kind(0)
 
 
 def served_version_from_proto(message: prediction_pb2.ServedVersion) -> ServedVersion:
@@ -128,7 +228,7 @@ def served_version_from_proto(message: prediction_pb2.ServedVersion) -> ServedVe
         model=message.model,
         version=message.version,
         alias=message.alias,
-        state=_state_from_proto(message.state),
+        state=_member(ServedState, message.state),
         detail=message.detail,
         signatures=tuple(map(signature_from_proto, message.signatures)),
     )

@@ -7,7 +7,7 @@ import enum
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from typing import Literal, TypeAlias
 
 from servax.reference import ModelReference
@@ -50,10 +50,96 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class Compatibility:
+    """Which releases of JAX load a program, from when until when.
+
+    `oldest_jax` is the oldest release that is known to, "" where none is, and `oldest_jax_date` the
+    day of that release. `expires` is the last day on which a release can be built that is bound to
+    load it; where it is `estimated`, it may be too early, and is never too late.
+    """
+
+    oldest_jax: str
+    oldest_jax_date: date | None
+    expires: date
+    estimated: bool
+
+
+class TrialOutcome(enum.Enum):
+    """How the registry's trial of a program ended; IMPOSSIBLE where nothing was learned of it."""
+
+    UNSPECIFIED = 0
+    PASSED = 1
+    FAILED = 2
+    IMPOSSIBLE = 3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of compiling a program on the registry's machine, and of running it there once.
+
+    `reason` tells why it did not pass. The rest is the compiler's account of a passed one, for
+    `size` in every symbolic dimension (0: it has none): floating-point operations, and bytes; 0
+    where unknown. `ran` tells whether it was also run.
+    """
+
+    outcome: TrialOutcome
+    reason: str
+    jax_version: str
+    size: int
+    ran: bool
+    flops: int
+    accessed_bytes: int
+    argument_bytes: int
+    result_bytes: int
+    temporary_bytes: int
+    code_bytes: int
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A signature's program once more, written for older or newer releases of JAX."""
+
+    program: Blob
+    calling_convention_version: int
+    serialization_version: int
+    stablehlo_version: str
+    jax_version: str
+    compatibility: Compatibility
+    create_time: datetime
+
+
+@dataclass(frozen=True)
+class Batching:
+    """That rows do not influence each other: dimension 0 of every input and output counts them.
+
+    `symbol` is the symbolic dimension that counts rows, "" where their number is fixed. `max_rows`
+    is the most that one call takes, 0 for no limit.
+    """
+
+    symbol: str
+    max_rows: int = 0
+
+
+@dataclass(frozen=True)
+class GoldenExample:
+    """Inputs and the outputs that they must give, in a safetensors blob.
+
+    The arrays are "inputs/NAME" and "outputs/NAME". An output matches where
+    abs(actual - expected) <= atol + rtol * abs(expected).
+    """
+
+    blob: Blob
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True)
 class Signature:
-    """One callable program of a version; everything but `name` was read out of the program.
+    """One callable program of a version; nearly everything was read out of the program.
 
     `inputs` is what callers supply, `weights` what the worker supplies from the version's weights.
+    `name`, `batching` and `golden` are the publisher's words; `encodings`, and `trial`, which is
+    None until the program was tried, change over time.
     """
 
     name: str
@@ -71,6 +157,19 @@ class Signature:
     disabled_checks: tuple[str, ...] = ()
     effects: tuple[str, ...] = ()
     custom_nodes: tuple[str, ...] = ()
+    custom_calls: tuple[str, ...] = ()
+    compatibility: Compatibility | None = None
+    trial: Trial | None = None
+    encodings: tuple[Encoding, ...] = ()
+    batching: Batching | None = None
+    golden: GoldenExample | None = None
+
+    @property
+    def expires(self) -> date | None:
+        """The day until which its most lasting encoding can be loaded; None where untold."""
+        windows = [encoding.compatibility for encoding in self.encodings]
+        windows += [self.compatibility] if self.compatibility else []
+        return max((window.expires for window in windows), default=None)
 
 
 @dataclass(frozen=True)
@@ -93,8 +192,24 @@ class WeightsShard:
 
 
 @dataclass(frozen=True)
+class VersionName:
+    """Names a version."""
+
+    model: str
+    number: int
+
+    def __str__(self) -> str:
+        """As in "mnist:3"."""
+        return f"{self.model}:{self.number}"
+
+
+@dataclass(frozen=True)
 class Version:
-    """One immutable version of a model; only `aliases` changes over time."""
+    """One immutable version of a model; only `aliases` and `delete_time` change over time.
+
+    `creator` is who published it, as they call themselves, `source_revision` what it was made from,
+    and `copied_from` the version that it is a copy of.
+    """
 
     model: str
     number: int
@@ -104,6 +219,16 @@ class Version:
     labels: Mapping[str, str]
     create_time: datetime
     aliases: tuple[str, ...] = ()
+    creator: str = ""
+    source_revision: str = ""
+    copied_from: VersionName | None = None
+    delete_time: datetime | None = None
+
+    @property
+    def expires(self) -> date | None:
+        """The day until which all of its signatures can be loaded; None where untold."""
+        days = [day for signature in self.signatures if (day := signature.expires)]
+        return min(days, default=None)
 
     @property
     def size(self) -> int:
@@ -115,7 +240,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Model:
-    """A named line of versions; `latest_version` is 0 when all were deleted."""
+    """A named line of versions, deleted ones left out; `latest_version` is 0 without any."""
 
     name: str
     create_time: datetime

@@ -1,7 +1,9 @@
 """What the registry stores, in the words of the design: plain values, no I/O."""
 
+import enum
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple, Self
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,27 @@ class Result:
     shape: tuple[str, ...]
 
 
+class WrittenIn(NamedTuple):
+    """What decides which releases of JAX load a program; `jax_version` is "" where it is not told.
+
+    As a text, its parts have slashes between them.
+    """
+
+    stablehlo_version: str
+    serialization_version: int
+    calling_convention_version: int
+    jax_version: str
+
+    def __str__(self) -> str:
+        return "/".join(map(str, self))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read it back out of the text."""
+        stablehlo, serialization, calling_convention, jax = text.split("/", 3)
+        return cls(stablehlo, int(serialization), int(calling_convention), jax)
+
+
 @dataclass(frozen=True)
 class Program:
     """Everything that was read out of a serialized jax.export.Exported.
@@ -59,6 +82,16 @@ class Program:
     effects: tuple[str, ...]
     custom_nodes: tuple[str, ...]
     custom_calls: tuple[str, ...] = ()
+
+    @property
+    def written_in(self) -> WrittenIn:
+        """The versions that it was written in."""
+        return WrittenIn(
+            self.stablehlo_version,
+            self.serialization_version,
+            self.calling_convention_version,
+            self.jax_version,
+        )
 
 
 @dataclass(frozen=True)
@@ -96,10 +129,48 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class Batching:
+    """That rows do not influence each other: dimension 0 of every input and output counts them.
+
+    `symbol` is the symbolic dimension that counts rows, "" where their number is fixed. `max_rows`
+    is the most that one call takes, 0 for no limit.
+    """
+
+    symbol: str
+    max_rows: int
+
+
+@dataclass(frozen=True)
+class GoldenExample:
+    """Inputs and the outputs that they must give, in a safetensors blob.
+
+    The arrays are "inputs/NAME" and "outputs/NAME", one for every input and output. An output
+    matches where abs(actual - expected) <= atol + rtol * abs(expected).
+    """
+
+    blob: Blob
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The program of a signature once more, in the blob `program`, for other releases of JAX.
+
+    `inspected` is everything that was read out of it.
+    """
+
+    program: Blob
+    inspected: Program
+    create_time: datetime
+
+
+@dataclass(frozen=True)
 class Signature:
     """A program with its arguments told apart: what callers supply and what weights supply.
 
-    `inspected` is everything that was read out of the blob `program`.
+    `inspected` is everything that was read out of the blob `program`. `encodings`, in the order in
+    which they were added, and `trial`, None until the program was tried, change over time.
     """
 
     name: str
@@ -108,6 +179,10 @@ class Signature:
     inputs: tuple[TensorSpec, ...]
     weights: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    batching: Batching | None = None
+    golden: GoldenExample | None = None
+    encodings: tuple[Encoding, ...] = ()
+    trial: Trial | None = None
 
 
 @dataclass(frozen=True)
@@ -130,8 +205,20 @@ class WeightsShard:
 
 
 @dataclass(frozen=True)
+class VersionName:
+    """Names a version."""
+
+    model: str
+    number: int
+
+
+@dataclass(frozen=True)
 class Version:
-    """One immutable version of a model; only `aliases` changes over time."""
+    """One immutable version of a model; only `aliases` and `delete_time` change over time.
+
+    `creator` is who published it, `source_revision` what it was made from, and `copied_from` the
+    version that it is a copy of.
+    """
 
     model: str
     number: int
@@ -141,11 +228,18 @@ class Version:
     labels: dict[str, str]
     create_time: datetime
     aliases: tuple[str, ...] = ()
+    creator: str = ""
+    source_revision: str = ""
+    copied_from: VersionName | None = None
+    delete_time: datetime | None = None
 
 
 @dataclass(frozen=True)
 class Model:
-    """A named line of versions; `latest_version` is 0 when all were deleted."""
+    """A named line of versions; those that were deleted do not count.
+
+    `latest_version` is 0 when all were.
+    """
 
     name: str
     create_time: datetime
@@ -163,11 +257,22 @@ class MissingBlob:
 
 
 @dataclass(frozen=True)
+class GoldenSource:
+    """A golden example to publish: the digest of its blob; see GoldenExample."""
+
+    digest: str
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True)
 class ProgramSource:
     """A program to publish: the blob's digest, and the name of the signature it becomes."""
 
     signature: str
     digest: str
+    batching: Batching | None = None
+    golden: GoldenSource | None = None
 
 
 @dataclass(frozen=True)
@@ -184,3 +289,37 @@ class Publication:
     labels: dict[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     request_id: str | None = None
+    source_revision: str = ""
+
+
+class Action(enum.Enum):
+    """What can be done to a model."""
+
+    PUBLISH = "publish"
+    COPY = "copy"
+    DELETE = "delete"
+    UNDELETE = "undelete"
+    COLLECT = "collect"
+    SET_ALIAS = "set alias"
+    DELETE_ALIAS = "delete alias"
+    ADD_ENCODING = "add encoding"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that changed, when, and who did it.
+
+    `version` is the one that it was done to; of an alias the one that it points to from then on, 0
+    where it was removed; `previous_version` is where it pointed before, 0 where it did not exist.
+    `detail` is what else is to be known: the source of a copy, the signature of an encoding.
+    """
+
+    revision: int
+    time: datetime
+    actor: str
+    action: Action
+    model: str
+    version: int
+    alias: str = ""
+    previous_version: int = 0
+    detail: str = ""

@@ -1,23 +1,32 @@
 """Protobuf messages to and from the domain's values."""
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from servax_proto.v1 import artifact_pb2, registry_pb2
 from servax_registry.artifact import (
+    Batching,
     Blob,
+    Encoding,
+    GoldenExample,
+    GoldenSource,
     MissingBlob,
     Model,
+    Program,
     ProgramSource,
     Publication,
     Signature,
     StoredTensor,
     TensorSpec,
+    Trial,
     Version,
+    VersionName,
     WeightsShard,
 )
 from servax_registry.errors import InvalidRequest
+from servax_registry.inspection import compatibility
 
 DEFAULT_SIGNATURE = "serving_default"
 
@@ -33,7 +42,12 @@ def publication_from_proto(request: registry_pb2.PublishVersionRequest) -> Publi
     return Publication(
         model=request.model,
         programs=tuple(
-            ProgramSource(program.signature or DEFAULT_SIGNATURE, program.digest)
+            ProgramSource(
+                program.signature or DEFAULT_SIGNATURE,
+                program.digest,
+                _batching_from_proto(program) if program.HasField("batching") else None,
+                _golden_from_proto(program.golden) if program.HasField("golden") else None,
+            )
             for program in request.programs
         ),
         weights=tuple(request.weights),
@@ -41,7 +55,16 @@ def publication_from_proto(request: registry_pb2.PublishVersionRequest) -> Publi
         labels=dict(request.labels),
         aliases=tuple(request.aliases),
         request_id=request.request_id or None,
+        source_revision=request.source_revision,
     )
+
+
+def _batching_from_proto(program: registry_pb2.ProgramSource) -> Batching:
+    return Batching(program.batching.symbol, program.batching.max_rows)
+
+
+def _golden_from_proto(golden: registry_pb2.GoldenSource) -> GoldenSource:
+    return GoldenSource(golden.digest, golden.rtol, golden.atol)
 
 
 def upload_from_proto(
@@ -79,7 +102,7 @@ def model_to_proto(model: Model) -> artifact_pb2.Model:
     """Write a model."""
     return artifact_pb2.Model(
         name=model.name,
-        create_time=_timestamp(model),
+        create_time=_timestamp(model.create_time),
         latest_version=model.latest_version,
         version_count=model.version_count,
         aliases=model.aliases,
@@ -95,9 +118,17 @@ def version_to_proto(version: Version) -> artifact_pb2.Version:
         weights=[_shard_to_proto(shard) for shard in version.weights],
         description=version.description,
         labels=version.labels,
-        create_time=_timestamp(version),
+        create_time=_timestamp(version.create_time),
         aliases=version.aliases,
+        creator=version.creator,
+        source_revision=version.source_revision,
+        copied_from=_name_to_proto(version.copied_from) if version.copied_from else None,
+        delete_time=_timestamp(version.delete_time) if version.delete_time else None,
     )
+
+
+def _name_to_proto(name: VersionName) -> artifact_pb2.VersionName:
+    return artifact_pb2.VersionName(model=name.model, version=name.number)
 
 
 def _signature_to_proto(signature: Signature) -> artifact_pb2.Signature:
@@ -118,6 +149,61 @@ def _signature_to_proto(signature: Signature) -> artifact_pb2.Signature:
         disabled_checks=inspected.disabled_checks,
         effects=inspected.effects,
         custom_nodes=inspected.custom_nodes,
+        custom_calls=inspected.custom_calls,
+        compatibility=_compatibility_to_proto(inspected),
+        trial=_trial_to_proto(signature.trial) if signature.trial else None,
+        encodings=map(_encoding_to_proto, signature.encodings),
+        batching=_batching_to_proto(signature.batching) if signature.batching else None,
+        golden=_golden_to_proto(signature.golden) if signature.golden else None,
+    )
+
+
+def _compatibility_to_proto(program: Program) -> artifact_pb2.Compatibility:
+    window = compatibility(program.written_in)
+    return artifact_pb2.Compatibility(
+        oldest_jax=window.oldest_jax,
+        oldest_jax_date=window.oldest_date.isoformat() if window.oldest_date else "",
+        expires=window.expires.isoformat(),
+        estimated=window.estimated,
+    )
+
+
+def _trial_to_proto(trial: Trial) -> artifact_pb2.Trial:
+    return artifact_pb2.Trial(
+        outcome=trial.outcome.upper(),
+        reason=trial.reason,
+        jax_version=trial.jax_version,
+        size=trial.size,
+        ran=trial.ran,
+        flops=trial.flops,
+        accessed_bytes=trial.accessed_bytes,
+        argument_bytes=trial.argument_bytes,
+        result_bytes=trial.result_bytes,
+        temporary_bytes=trial.temporary_bytes,
+        code_bytes=trial.code_bytes,
+    )
+
+
+def _encoding_to_proto(encoding: Encoding) -> artifact_pb2.Encoding:
+    inspected = encoding.inspected
+    return artifact_pb2.Encoding(
+        program=blob_to_proto(encoding.program),
+        calling_convention_version=inspected.calling_convention_version,
+        serialization_version=inspected.serialization_version,
+        stablehlo_version=inspected.stablehlo_version,
+        jax_version=inspected.jax_version,
+        compatibility=_compatibility_to_proto(inspected),
+        create_time=_timestamp(encoding.create_time),
+    )
+
+
+def _batching_to_proto(batching: Batching) -> artifact_pb2.Batching:
+    return artifact_pb2.Batching(symbol=batching.symbol, max_rows=batching.max_rows)
+
+
+def _golden_to_proto(golden: GoldenExample) -> artifact_pb2.GoldenExample:
+    return artifact_pb2.GoldenExample(
+        blob=blob_to_proto(golden.blob), rtol=golden.rtol, atol=golden.atol
     )
 
 
@@ -143,7 +229,7 @@ def _tensor_to_proto(tensor: StoredTensor) -> artifact_pb2.StoredTensor:
     )
 
 
-def _timestamp(item: Model | Version) -> Timestamp:
+def _timestamp(time: datetime) -> Timestamp:
     timestamp = Timestamp()
-    timestamp.FromDatetime(item.create_time)
+    timestamp.FromDatetime(time)
     return timestamp

@@ -8,18 +8,14 @@ import pytest
 from jax import export
 from jaxlib.mlir.dialects import stablehlo
 
+from servax_registry.artifact import WrittenIn
 from servax_registry.inspection.compatibility import _RELEASES, _months_after, compatibility
 from servax_registry.inspection.exported import read_program
 
 
 def window(stablehlo="1.15.0", serialization=3, jax_version="", calling_convention=10):
     """The window of a program of these versions."""
-    return compatibility(
-        stablehlo_version=stablehlo,
-        serialization_version=serialization,
-        jax_version=jax_version,
-        calling_convention_version=calling_convention,
-    )
+    return compatibility(WrittenIn(stablehlo, serialization, calling_convention, jax_version))
 
 
 def ordered(version):

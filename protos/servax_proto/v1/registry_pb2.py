@@ -22,11 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from servax_proto.v1 import artifact_pb2 as servax__proto_dot_v1_dot_artifact__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eservax_proto/v1/registry.proto\x12\tservax.v1\x1a\x1bgoogle/protobuf/empty.proto\x1a\x1eservax_proto/v1/artifact.proto\"*\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"C\n\x18\x46indMissingBlobsResponse\x12\'\n\x07missing\x18\x01 \x03(\x0b\x32\x16.servax.v1.MissingBlob\"5\n\x0bMissingBlob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x16\n\x0e\x63ommitted_size\x18\x02 \x01(\x03\"O\n\x10WriteBlobRequest\x12\x1d\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x0f.servax.v1.Blob\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"2\n\x11WriteBlobResponse\x12\x1d\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x0f.servax.v1.Blob\"@\n\x0fReadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\r\n\x05limit\x18\x03 \x01(\x03\" \n\x10ReadBlobResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x8a\x02\n\x15PublishVersionRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12*\n\x08programs\x18\x02 \x03(\x0b\x32\x18.servax.v1.ProgramSource\x12\x0f\n\x07weights\x18\x03 \x03(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12<\n\x06labels\x18\x05 \x03(\x0b\x32,.servax.v1.PublishVersionRequest.LabelsEntry\x12\x0f\n\x07\x61liases\x18\x06 \x03(\t\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"2\n\rProgramSource\x12\x11\n\tsignature\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\":\n\x11ListModelsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"O\n\x12ListModelsResponse\x12 \n\x06models\x18\x01 \x03(\x0b\x32\x10.servax.v1.Model\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"K\n\x13ListVersionsRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"U\n\x14ListVersionsResponse\x12$\n\x08versions\x18\x01 \x03(\x0b\x32\x12.servax.v1.Version\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"R\n\x11GetVersionRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\x07version\x18\x02 \x01(\x03H\x00\x12\x0f\n\x05\x61lias\x18\x03 \x01(\tH\x00\x42\n\n\x08selector\"t\n\x0fSetAliasRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05\x61lias\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x1d\n\x10\x65xpected_version\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\x13\n\x11_expected_version\"2\n\x12\x44\x65leteAliasRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05\x61lias\x18\x02 \x01(\t\"6\n\x14\x44\x65leteVersionRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x32\x9a\x06\n\x08Registry\x12[\n\x10\x46indMissingBlobs\x12\".servax.v1.FindMissingBlobsRequest\x1a#.servax.v1.FindMissingBlobsResponse\x12H\n\tWriteBlob\x12\x1b.servax.v1.WriteBlobRequest\x1a\x1c.servax.v1.WriteBlobResponse(\x01\x12\x45\n\x08ReadBlob\x12\x1a.servax.v1.ReadBlobRequest\x1a\x1b.servax.v1.ReadBlobResponse0\x01\x12\x46\n\x0ePublishVersion\x12 .servax.v1.PublishVersionRequest\x1a\x12.servax.v1.Version\x12I\n\nListModels\x12\x1c.servax.v1.ListModelsRequest\x1a\x1d.servax.v1.ListModelsResponse\x12\x38\n\x08GetModel\x12\x1a.servax.v1.GetModelRequest\x1a\x10.servax.v1.Model\x12O\n\x0cListVersions\x12\x1e.servax.v1.ListVersionsRequest\x1a\x1f.servax.v1.ListVersionsResponse\x12>\n\nGetVersion\x12\x1c.servax.v1.GetVersionRequest\x1a\x12.servax.v1.Version\x12\x38\n\x08SetAlias\x12\x1a.servax.v1.SetAliasRequest\x1a\x10.servax.v1.Model\x12>\n\x0b\x44\x65leteAlias\x12\x1d.servax.v1.DeleteAliasRequest\x1a\x10.servax.v1.Model\x12H\n\rDeleteVersion\x12\x1f.servax.v1.DeleteVersionRequest\x1a\x16.google.protobuf.Emptyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eservax_proto/v1/registry.proto\x12\tservax.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1eservax_proto/v1/artifact.proto\"*\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"C\n\x18\x46indMissingBlobsResponse\x12\'\n\x07missing\x18\x01 \x03(\x0b\x32\x16.servax.v1.MissingBlob\"5\n\x0bMissingBlob\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x16\n\x0e\x63ommitted_size\x18\x02 \x01(\x03\"O\n\x10WriteBlobRequest\x12\x1d\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x0f.servax.v1.Blob\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"2\n\x11WriteBlobResponse\x12\x1d\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x0f.servax.v1.Blob\"@\n\x0fReadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\r\n\x05limit\x18\x03 \x01(\x03\" \n\x10ReadBlobResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\xa3\x02\n\x15PublishVersionRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12*\n\x08programs\x18\x02 \x03(\x0b\x32\x18.servax.v1.ProgramSource\x12\x0f\n\x07weights\x18\x03 \x03(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12<\n\x06labels\x18\x05 \x03(\x0b\x32,.servax.v1.PublishVersionRequest.LabelsEntry\x12\x0f\n\x07\x61liases\x18\x06 \x03(\t\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\x17\n\x0fsource_revision\x18\x08 \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x82\x01\n\rProgramSource\x12\x11\n\tsignature\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12%\n\x08\x62\x61tching\x18\x03 \x01(\x0b\x32\x13.servax.v1.Batching\x12\'\n\x06golden\x18\x04 \x01(\x0b\x32\x17.servax.v1.GoldenSource\":\n\x0cGoldenSource\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0c\n\x04rtol\x18\x02 \x01(\x01\x12\x0c\n\x04\x61tol\x18\x03 \x01(\x01\":\n\x11ListModelsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"O\n\x12ListModelsResponse\x12 \n\x06models\x18\x01 \x03(\x0b\x32\x10.servax.v1.Model\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\xdd\x02\n\x13ListVersionsRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12:\n\x06labels\x18\x04 \x03(\x0b\x32*.servax.v1.ListVersionsRequest.LabelsEntry\x12\x10\n\x08platform\x18\x05 \x01(\t\x12\x30\n\x0c\x63reated_from\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0e\x63reated_before\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0f\x65xpiring_before\x18\x08 \x01(\t\x12\x14\n\x0cshow_deleted\x18\t \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"U\n\x14ListVersionsResponse\x12$\n\x08versions\x18\x01 \x03(\x0b\x32\x12.servax.v1.Version\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"R\n\x11GetVersionRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\x07version\x18\x02 \x01(\x03H\x00\x12\x0f\n\x05\x61lias\x18\x03 \x01(\tH\x00\x42\n\n\x08selector\"t\n\x0fSetAliasRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05\x61lias\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x1d\n\x10\x65xpected_version\x18\x04 \x01(\x03H\x00\x88\x01\x01\x42\x13\n\x11_expected_version\"2\n\x12\x44\x65leteAliasRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05\x61lias\x18\x02 \x01(\t\"6\n\x14\x44\x65leteVersionRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\"8\n\x16UndeleteVersionRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\"\x8d\x01\n\x12\x43opyVersionRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\x07version\x18\x02 \x01(\x03H\x00\x12\x0f\n\x05\x61lias\x18\x03 \x01(\tH\x00\x12\x13\n\x0b\x64\x65stination\x18\x04 \x01(\t\x12\x0f\n\x07\x61liases\x18\x05 \x03(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\tB\n\n\x08selector\"W\n\x12\x41\x64\x64\x45ncodingRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x11\n\tsignature\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\"T\n\x12ListChangesRequest\x12\r\n\x05since\x18\x01 \x01(\x03\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12\r\n\x05\x61lias\x18\x04 \x01(\t\"Y\n\x13ListChangesResponse\x12\"\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x11.servax.v1.Change\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x0c\n\x04more\x18\x03 \x01(\x08\"\xea\x02\n\x06\x43hange\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12(\n\x06\x61\x63tion\x18\x04 \x01(\x0e\x32\x18.servax.v1.Change.Action\x12\r\n\x05model\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\x03\x12\r\n\x05\x61lias\x18\x07 \x01(\t\x12\x18\n\x10previous_version\x18\x08 \x01(\x03\x12\x0e\n\x06\x64\x65tail\x18\t \x01(\t\"\x91\x01\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x0b\n\x07PUBLISH\x10\x01\x12\x08\n\x04\x43OPY\x10\x02\x12\n\n\x06\x44\x45LETE\x10\x03\x12\x0c\n\x08UNDELETE\x10\x04\x12\x0b\n\x07\x43OLLECT\x10\x05\x12\r\n\tSET_ALIAS\x10\x06\x12\x10\n\x0c\x44\x45LETE_ALIAS\x10\x07\x12\x10\n\x0c\x41\x44\x44_ENCODING\x10\x08\x32\xb2\x08\n\x08Registry\x12[\n\x10\x46indMissingBlobs\x12\".servax.v1.FindMissingBlobsRequest\x1a#.servax.v1.FindMissingBlobsResponse\x12H\n\tWriteBlob\x12\x1b.servax.v1.WriteBlobRequest\x1a\x1c.servax.v1.WriteBlobResponse(\x01\x12\x45\n\x08ReadBlob\x12\x1a.servax.v1.ReadBlobRequest\x1a\x1b.servax.v1.ReadBlobResponse0\x01\x12\x46\n\x0ePublishVersion\x12 .servax.v1.PublishVersionRequest\x1a\x12.servax.v1.Version\x12I\n\nListModels\x12\x1c.servax.v1.ListModelsRequest\x1a\x1d.servax.v1.ListModelsResponse\x12\x38\n\x08GetModel\x12\x1a.servax.v1.GetModelRequest\x1a\x10.servax.v1.Model\x12O\n\x0cListVersions\x12\x1e.servax.v1.ListVersionsRequest\x1a\x1f.servax.v1.ListVersionsResponse\x12>\n\nGetVersion\x12\x1c.servax.v1.GetVersionRequest\x1a\x12.servax.v1.Version\x12\x38\n\x08SetAlias\x12\x1a.servax.v1.SetAliasRequest\x1a\x10.servax.v1.Model\x12>\n\x0b\x44\x65leteAlias\x12\x1d.servax.v1.DeleteAliasRequest\x1a\x10.servax.v1.Model\x12\x44\n\rDeleteVersion\x12\x1f.servax.v1.DeleteVersionRequest\x1a\x12.servax.v1.Version\x12H\n\x0fUndeleteVersion\x12!.servax.v1.UndeleteVersionRequest\x1a\x12.servax.v1.Version\x12@\n\x0b\x43opyVersion\x12\x1d.servax.v1.CopyVersionRequest\x1a\x12.servax.v1.Version\x12@\n\x0b\x41\x64\x64\x45ncoding\x12\x1d.servax.v1.AddEncodingRequest\x1a\x12.servax.v1.Version\x12L\n\x0bListChanges\x12\x1d.servax.v1.ListChangesRequest\x1a\x1e.servax.v1.ListChangesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,44 +35,64 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PUBLISHVERSIONREQUEST_LABELSENTRY']._loaded_options = None
   _globals['_PUBLISHVERSIONREQUEST_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_FINDMISSINGBLOBSREQUEST']._serialized_start=106
-  _globals['_FINDMISSINGBLOBSREQUEST']._serialized_end=148
-  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_start=150
-  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_end=217
-  _globals['_MISSINGBLOB']._serialized_start=219
-  _globals['_MISSINGBLOB']._serialized_end=272
-  _globals['_WRITEBLOBREQUEST']._serialized_start=274
-  _globals['_WRITEBLOBREQUEST']._serialized_end=353
-  _globals['_WRITEBLOBRESPONSE']._serialized_start=355
-  _globals['_WRITEBLOBRESPONSE']._serialized_end=405
-  _globals['_READBLOBREQUEST']._serialized_start=407
-  _globals['_READBLOBREQUEST']._serialized_end=471
-  _globals['_READBLOBRESPONSE']._serialized_start=473
-  _globals['_READBLOBRESPONSE']._serialized_end=505
-  _globals['_PUBLISHVERSIONREQUEST']._serialized_start=508
-  _globals['_PUBLISHVERSIONREQUEST']._serialized_end=774
-  _globals['_PUBLISHVERSIONREQUEST_LABELSENTRY']._serialized_start=729
-  _globals['_PUBLISHVERSIONREQUEST_LABELSENTRY']._serialized_end=774
-  _globals['_PROGRAMSOURCE']._serialized_start=776
-  _globals['_PROGRAMSOURCE']._serialized_end=826
-  _globals['_LISTMODELSREQUEST']._serialized_start=828
-  _globals['_LISTMODELSREQUEST']._serialized_end=886
-  _globals['_LISTMODELSRESPONSE']._serialized_start=888
-  _globals['_LISTMODELSRESPONSE']._serialized_end=967
-  _globals['_GETMODELREQUEST']._serialized_start=969
-  _globals['_GETMODELREQUEST']._serialized_end=1001
-  _globals['_LISTVERSIONSREQUEST']._serialized_start=1003
-  _globals['_LISTVERSIONSREQUEST']._serialized_end=1078
-  _globals['_LISTVERSIONSRESPONSE']._serialized_start=1080
-  _globals['_LISTVERSIONSRESPONSE']._serialized_end=1165
-  _globals['_GETVERSIONREQUEST']._serialized_start=1167
-  _globals['_GETVERSIONREQUEST']._serialized_end=1249
-  _globals['_SETALIASREQUEST']._serialized_start=1251
-  _globals['_SETALIASREQUEST']._serialized_end=1367
-  _globals['_DELETEALIASREQUEST']._serialized_start=1369
-  _globals['_DELETEALIASREQUEST']._serialized_end=1419
-  _globals['_DELETEVERSIONREQUEST']._serialized_start=1421
-  _globals['_DELETEVERSIONREQUEST']._serialized_end=1475
-  _globals['_REGISTRY']._serialized_start=1478
-  _globals['_REGISTRY']._serialized_end=2272
+  _globals['_LISTVERSIONSREQUEST_LABELSENTRY']._loaded_options = None
+  _globals['_LISTVERSIONSREQUEST_LABELSENTRY']._serialized_options = b'8\001'
+  _globals['_FINDMISSINGBLOBSREQUEST']._serialized_start=110
+  _globals['_FINDMISSINGBLOBSREQUEST']._serialized_end=152
+  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_start=154
+  _globals['_FINDMISSINGBLOBSRESPONSE']._serialized_end=221
+  _globals['_MISSINGBLOB']._serialized_start=223
+  _globals['_MISSINGBLOB']._serialized_end=276
+  _globals['_WRITEBLOBREQUEST']._serialized_start=278
+  _globals['_WRITEBLOBREQUEST']._serialized_end=357
+  _globals['_WRITEBLOBRESPONSE']._serialized_start=359
+  _globals['_WRITEBLOBRESPONSE']._serialized_end=409
+  _globals['_READBLOBREQUEST']._serialized_start=411
+  _globals['_READBLOBREQUEST']._serialized_end=475
+  _globals['_READBLOBRESPONSE']._serialized_start=477
+  _globals['_READBLOBRESPONSE']._serialized_end=509
+  _globals['_PUBLISHVERSIONREQUEST']._serialized_start=512
+  _globals['_PUBLISHVERSIONREQUEST']._serialized_end=803
+  _globals['_PUBLISHVERSIONREQUEST_LABELSENTRY']._serialized_start=758
+  _globals['_PUBLISHVERSIONREQUEST_LABELSENTRY']._serialized_end=803
+  _globals['_PROGRAMSOURCE']._serialized_start=806
+  _globals['_PROGRAMSOURCE']._serialized_end=936
+  _globals['_GOLDENSOURCE']._serialized_start=938
+  _globals['_GOLDENSOURCE']._serialized_end=996
+  _globals['_LISTMODELSREQUEST']._serialized_start=998
+  _globals['_LISTMODELSREQUEST']._serialized_end=1056
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1058
+  _globals['_LISTMODELSRESPONSE']._serialized_end=1137
+  _globals['_GETMODELREQUEST']._serialized_start=1139
+  _globals['_GETMODELREQUEST']._serialized_end=1171
+  _globals['_LISTVERSIONSREQUEST']._serialized_start=1174
+  _globals['_LISTVERSIONSREQUEST']._serialized_end=1523
+  _globals['_LISTVERSIONSREQUEST_LABELSENTRY']._serialized_start=758
+  _globals['_LISTVERSIONSREQUEST_LABELSENTRY']._serialized_end=803
+  _globals['_LISTVERSIONSRESPONSE']._serialized_start=1525
+  _globals['_LISTVERSIONSRESPONSE']._serialized_end=1610
+  _globals['_GETVERSIONREQUEST']._serialized_start=1612
+  _globals['_GETVERSIONREQUEST']._serialized_end=1694
+  _globals['_SETALIASREQUEST']._serialized_start=1696
+  _globals['_SETALIASREQUEST']._serialized_end=1812
+  _globals['_DELETEALIASREQUEST']._serialized_start=1814
+  _globals['_DELETEALIASREQUEST']._serialized_end=1864
+  _globals['_DELETEVERSIONREQUEST']._serialized_start=1866
+  _globals['_DELETEVERSIONREQUEST']._serialized_end=1920
+  _globals['_UNDELETEVERSIONREQUEST']._serialized_start=1922
+  _globals['_UNDELETEVERSIONREQUEST']._serialized_end=1978
+  _globals['_COPYVERSIONREQUEST']._serialized_start=1981
+  _globals['_COPYVERSIONREQUEST']._serialized_end=2122
+  _globals['_ADDENCODINGREQUEST']._serialized_start=2124
+  _globals['_ADDENCODINGREQUEST']._serialized_end=2211
+  _globals['_LISTCHANGESREQUEST']._serialized_start=2213
+  _globals['_LISTCHANGESREQUEST']._serialized_end=2297
+  _globals['_LISTCHANGESRESPONSE']._serialized_start=2299
+  _globals['_LISTCHANGESRESPONSE']._serialized_end=2388
+  _globals['_CHANGE']._serialized_start=2391
+  _globals['_CHANGE']._serialized_end=2753
+  _globals['_CHANGE_ACTION']._serialized_start=2608
+  _globals['_CHANGE_ACTION']._serialized_end=2753
+  _globals['_REGISTRY']._serialized_start=2756
+  _globals['_REGISTRY']._serialized_end=3830
 # @@protoc_insertion_point(module_scope)

@@ -3,7 +3,6 @@
 import grpc
 import warnings
 
-from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
 from servax_proto.v1 import artifact_pb2 as servax__proto_dot_v1_dot_artifact__pb2
 from servax_proto.v1 import registry_pb2 as servax__proto_dot_v1_dot_registry__pb2
 
@@ -92,7 +91,27 @@ class RegistryStub(object):
         self.DeleteVersion = channel.unary_unary(
                 '/servax.v1.Registry/DeleteVersion',
                 request_serializer=servax__proto_dot_v1_dot_registry__pb2.DeleteVersionRequest.SerializeToString,
-                response_deserializer=google_dot_protobuf_dot_empty__pb2.Empty.FromString,
+                response_deserializer=servax__proto_dot_v1_dot_artifact__pb2.Version.FromString,
+                _registered_method=True)
+        self.UndeleteVersion = channel.unary_unary(
+                '/servax.v1.Registry/UndeleteVersion',
+                request_serializer=servax__proto_dot_v1_dot_registry__pb2.UndeleteVersionRequest.SerializeToString,
+                response_deserializer=servax__proto_dot_v1_dot_artifact__pb2.Version.FromString,
+                _registered_method=True)
+        self.CopyVersion = channel.unary_unary(
+                '/servax.v1.Registry/CopyVersion',
+                request_serializer=servax__proto_dot_v1_dot_registry__pb2.CopyVersionRequest.SerializeToString,
+                response_deserializer=servax__proto_dot_v1_dot_artifact__pb2.Version.FromString,
+                _registered_method=True)
+        self.AddEncoding = channel.unary_unary(
+                '/servax.v1.Registry/AddEncoding',
+                request_serializer=servax__proto_dot_v1_dot_registry__pb2.AddEncodingRequest.SerializeToString,
+                response_deserializer=servax__proto_dot_v1_dot_artifact__pb2.Version.FromString,
+                _registered_method=True)
+        self.ListChanges = channel.unary_unary(
+                '/servax.v1.Registry/ListChanges',
+                request_serializer=servax__proto_dot_v1_dot_registry__pb2.ListChangesRequest.SerializeToString,
+                response_deserializer=servax__proto_dot_v1_dot_registry__pb2.ListChangesResponse.FromString,
                 _registered_method=True)
 
 
@@ -161,7 +180,8 @@ class RegistryServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListVersions(self, request, context):
-        """Lists the versions of one model, newest first.
+        """Lists the versions of one model, newest first, or of all models, by name; all of them, or those
+        that meet every condition.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -191,9 +211,44 @@ class RegistryServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteVersion(self, request, context):
-        """Deletes a version. Its blobs stay.
+        """Deletes a version: it is not found any more, but can be undeleted until it is collected.
 
         FAILED_PRECONDITION: an alias points to it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndeleteVersion(self, request, context):
+        """Brings a deleted version back. Does nothing to one that is not deleted.
+
+        NOT_FOUND: it never existed, or was collected.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CopyVersion(self, request, context):
+        """Makes a version of another model, or a further one of the same, that has the signatures, weights,
+        description, labels and source revision of an existing one. No bytes are copied.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddEncoding(self, request, context):
+        """Adds an encoding of a signature's program that other releases of JAX load. Adding the same one
+        again changes nothing.
+
+        FAILED_PRECONDITION: the blob is not stored. INVALID_ARGUMENT: the blob is no program, or one of
+        other inputs, outputs, platforms or devices.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListChanges(self, request, context):
+        """Tells what changed, in the order in which it did. The cost depends on what is returned alone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -255,7 +310,27 @@ def add_RegistryServicer_to_server(servicer, server):
             'DeleteVersion': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteVersion,
                     request_deserializer=servax__proto_dot_v1_dot_registry__pb2.DeleteVersionRequest.FromString,
-                    response_serializer=google_dot_protobuf_dot_empty__pb2.Empty.SerializeToString,
+                    response_serializer=servax__proto_dot_v1_dot_artifact__pb2.Version.SerializeToString,
+            ),
+            'UndeleteVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndeleteVersion,
+                    request_deserializer=servax__proto_dot_v1_dot_registry__pb2.UndeleteVersionRequest.FromString,
+                    response_serializer=servax__proto_dot_v1_dot_artifact__pb2.Version.SerializeToString,
+            ),
+            'CopyVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.CopyVersion,
+                    request_deserializer=servax__proto_dot_v1_dot_registry__pb2.CopyVersionRequest.FromString,
+                    response_serializer=servax__proto_dot_v1_dot_artifact__pb2.Version.SerializeToString,
+            ),
+            'AddEncoding': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddEncoding,
+                    request_deserializer=servax__proto_dot_v1_dot_registry__pb2.AddEncodingRequest.FromString,
+                    response_serializer=servax__proto_dot_v1_dot_artifact__pb2.Version.SerializeToString,
+            ),
+            'ListChanges': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListChanges,
+                    request_deserializer=servax__proto_dot_v1_dot_registry__pb2.ListChangesRequest.FromString,
+                    response_serializer=servax__proto_dot_v1_dot_registry__pb2.ListChangesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -557,7 +632,115 @@ class Registry(object):
             target,
             '/servax.v1.Registry/DeleteVersion',
             servax__proto_dot_v1_dot_registry__pb2.DeleteVersionRequest.SerializeToString,
-            google_dot_protobuf_dot_empty__pb2.Empty.FromString,
+            servax__proto_dot_v1_dot_artifact__pb2.Version.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndeleteVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/servax.v1.Registry/UndeleteVersion',
+            servax__proto_dot_v1_dot_registry__pb2.UndeleteVersionRequest.SerializeToString,
+            servax__proto_dot_v1_dot_artifact__pb2.Version.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CopyVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/servax.v1.Registry/CopyVersion',
+            servax__proto_dot_v1_dot_registry__pb2.CopyVersionRequest.SerializeToString,
+            servax__proto_dot_v1_dot_artifact__pb2.Version.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddEncoding(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/servax.v1.Registry/AddEncoding',
+            servax__proto_dot_v1_dot_registry__pb2.AddEncodingRequest.SerializeToString,
+            servax__proto_dot_v1_dot_artifact__pb2.Version.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListChanges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/servax.v1.Registry/ListChanges',
+            servax__proto_dot_v1_dot_registry__pb2.ListChangesRequest.SerializeToString,
+            servax__proto_dot_v1_dot_registry__pb2.ListChangesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,7 +4,6 @@ isort:skip_file
 """
 
 from collections import abc as _abc
-from google.protobuf import empty_pb2 as _empty_pb2
 from grpc import aio as _aio
 from servax_proto.v1 import artifact_pb2 as _artifact_pb2
 from servax_proto.v1 import registry_pb2 as _registry_pb2
@@ -71,7 +70,9 @@ class RegistryStub:
     GetModel: _grpc.UnaryUnaryMultiCallable[_registry_pb2.GetModelRequest, _artifact_pb2.Model]
     """Gets one model."""
     ListVersions: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListVersionsRequest, _registry_pb2.ListVersionsResponse]
-    """Lists the versions of one model, newest first."""
+    """Lists the versions of one model, newest first, or of all models, by name; all of them, or those
+    that meet every condition.
+    """
     GetVersion: _grpc.UnaryUnaryMultiCallable[_registry_pb2.GetVersionRequest, _artifact_pb2.Version]
     """Gets one version by number or alias, or the latest."""
     SetAlias: _grpc.UnaryUnaryMultiCallable[_registry_pb2.SetAliasRequest, _artifact_pb2.Model]
@@ -81,11 +82,29 @@ class RegistryStub:
     """
     DeleteAlias: _grpc.UnaryUnaryMultiCallable[_registry_pb2.DeleteAliasRequest, _artifact_pb2.Model]
     """Removes an alias."""
-    DeleteVersion: _grpc.UnaryUnaryMultiCallable[_registry_pb2.DeleteVersionRequest, _empty_pb2.Empty]
-    """Deletes a version. Its blobs stay.
+    DeleteVersion: _grpc.UnaryUnaryMultiCallable[_registry_pb2.DeleteVersionRequest, _artifact_pb2.Version]
+    """Deletes a version: it is not found any more, but can be undeleted until it is collected.
 
     FAILED_PRECONDITION: an alias points to it.
     """
+    UndeleteVersion: _grpc.UnaryUnaryMultiCallable[_registry_pb2.UndeleteVersionRequest, _artifact_pb2.Version]
+    """Brings a deleted version back. Does nothing to one that is not deleted.
+
+    NOT_FOUND: it never existed, or was collected.
+    """
+    CopyVersion: _grpc.UnaryUnaryMultiCallable[_registry_pb2.CopyVersionRequest, _artifact_pb2.Version]
+    """Makes a version of another model, or a further one of the same, that has the signatures, weights,
+    description, labels and source revision of an existing one. No bytes are copied.
+    """
+    AddEncoding: _grpc.UnaryUnaryMultiCallable[_registry_pb2.AddEncodingRequest, _artifact_pb2.Version]
+    """Adds an encoding of a signature's program that other releases of JAX load. Adding the same one
+    again changes nothing.
+
+    FAILED_PRECONDITION: the blob is not stored. INVALID_ARGUMENT: the blob is no program, or one of
+    other inputs, outputs, platforms or devices.
+    """
+    ListChanges: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListChangesRequest, _registry_pb2.ListChangesResponse]
+    """Tells what changed, in the order in which it did. The cost depends on what is returned alone."""
 
 @_typing.type_check_only
 class RegistryAsyncStub(RegistryStub):
@@ -128,7 +147,9 @@ class RegistryAsyncStub(RegistryStub):
     GetModel: _aio.UnaryUnaryMultiCallable[_registry_pb2.GetModelRequest, _artifact_pb2.Model]  # type: ignore[assignment]
     """Gets one model."""
     ListVersions: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListVersionsRequest, _registry_pb2.ListVersionsResponse]  # type: ignore[assignment]
-    """Lists the versions of one model, newest first."""
+    """Lists the versions of one model, newest first, or of all models, by name; all of them, or those
+    that meet every condition.
+    """
     GetVersion: _aio.UnaryUnaryMultiCallable[_registry_pb2.GetVersionRequest, _artifact_pb2.Version]  # type: ignore[assignment]
     """Gets one version by number or alias, or the latest."""
     SetAlias: _aio.UnaryUnaryMultiCallable[_registry_pb2.SetAliasRequest, _artifact_pb2.Model]  # type: ignore[assignment]
@@ -138,11 +159,29 @@ class RegistryAsyncStub(RegistryStub):
     """
     DeleteAlias: _aio.UnaryUnaryMultiCallable[_registry_pb2.DeleteAliasRequest, _artifact_pb2.Model]  # type: ignore[assignment]
     """Removes an alias."""
-    DeleteVersion: _aio.UnaryUnaryMultiCallable[_registry_pb2.DeleteVersionRequest, _empty_pb2.Empty]  # type: ignore[assignment]
-    """Deletes a version. Its blobs stay.
+    DeleteVersion: _aio.UnaryUnaryMultiCallable[_registry_pb2.DeleteVersionRequest, _artifact_pb2.Version]  # type: ignore[assignment]
+    """Deletes a version: it is not found any more, but can be undeleted until it is collected.
 
     FAILED_PRECONDITION: an alias points to it.
     """
+    UndeleteVersion: _aio.UnaryUnaryMultiCallable[_registry_pb2.UndeleteVersionRequest, _artifact_pb2.Version]  # type: ignore[assignment]
+    """Brings a deleted version back. Does nothing to one that is not deleted.
+
+    NOT_FOUND: it never existed, or was collected.
+    """
+    CopyVersion: _aio.UnaryUnaryMultiCallable[_registry_pb2.CopyVersionRequest, _artifact_pb2.Version]  # type: ignore[assignment]
+    """Makes a version of another model, or a further one of the same, that has the signatures, weights,
+    description, labels and source revision of an existing one. No bytes are copied.
+    """
+    AddEncoding: _aio.UnaryUnaryMultiCallable[_registry_pb2.AddEncodingRequest, _artifact_pb2.Version]  # type: ignore[assignment]
+    """Adds an encoding of a signature's program that other releases of JAX load. Adding the same one
+    again changes nothing.
+
+    FAILED_PRECONDITION: the blob is not stored. INVALID_ARGUMENT: the blob is no program, or one of
+    other inputs, outputs, platforms or devices.
+    """
+    ListChanges: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListChangesRequest, _registry_pb2.ListChangesResponse]  # type: ignore[assignment]
+    """Tells what changed, in the order in which it did. The cost depends on what is returned alone."""
 
 class RegistryServicer(metaclass=_abc_1.ABCMeta):
     """Stores artifacts: blobs by content, and versions of models that name them.
@@ -224,7 +263,9 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.ListVersionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.ListVersionsResponse, _abc.Awaitable[_registry_pb2.ListVersionsResponse]]:
-        """Lists the versions of one model, newest first."""
+        """Lists the versions of one model, newest first, or of all models, by name; all of them, or those
+        that meet every condition.
+        """
 
     @_abc_1.abstractmethod
     def GetVersion(
@@ -258,10 +299,52 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _registry_pb2.DeleteVersionRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_empty_pb2.Empty, _abc.Awaitable[_empty_pb2.Empty]]:
-        """Deletes a version. Its blobs stay.
+    ) -> _typing.Union[_artifact_pb2.Version, _abc.Awaitable[_artifact_pb2.Version]]:
+        """Deletes a version: it is not found any more, but can be undeleted until it is collected.
 
         FAILED_PRECONDITION: an alias points to it.
         """
+
+    @_abc_1.abstractmethod
+    def UndeleteVersion(
+        self,
+        request: _registry_pb2.UndeleteVersionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_artifact_pb2.Version, _abc.Awaitable[_artifact_pb2.Version]]:
+        """Brings a deleted version back. Does nothing to one that is not deleted.
+
+        NOT_FOUND: it never existed, or was collected.
+        """
+
+    @_abc_1.abstractmethod
+    def CopyVersion(
+        self,
+        request: _registry_pb2.CopyVersionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_artifact_pb2.Version, _abc.Awaitable[_artifact_pb2.Version]]:
+        """Makes a version of another model, or a further one of the same, that has the signatures, weights,
+        description, labels and source revision of an existing one. No bytes are copied.
+        """
+
+    @_abc_1.abstractmethod
+    def AddEncoding(
+        self,
+        request: _registry_pb2.AddEncodingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_artifact_pb2.Version, _abc.Awaitable[_artifact_pb2.Version]]:
+        """Adds an encoding of a signature's program that other releases of JAX load. Adding the same one
+        again changes nothing.
+
+        FAILED_PRECONDITION: the blob is not stored. INVALID_ARGUMENT: the blob is no program, or one of
+        other inputs, outputs, platforms or devices.
+        """
+
+    @_abc_1.abstractmethod
+    def ListChanges(
+        self,
+        request: _registry_pb2.ListChangesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_registry_pb2.ListChangesResponse, _abc.Awaitable[_registry_pb2.ListChangesResponse]]:
+        """Tells what changed, in the order in which it did. The cost depends on what is returned alone."""
 
 def add_RegistryServicer_to_server(servicer: RegistryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

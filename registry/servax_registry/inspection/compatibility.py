@@ -12,6 +12,9 @@ import contextlib
 import re
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import lru_cache
+
+from servax_registry.artifact import WrittenIn
 
 _NEWEST_CALLING_CONVENTION = 10
 _BACKWARD_MONTHS = 6
@@ -83,27 +86,23 @@ _RELEASE = re.compile(r"[0-9]{1,5}(\.[0-9]{1,5}){1,4}")
 _NIGHTLY = re.compile(r"[0-9.]{3,40}\.dev(20[0-9]{2})([0-9]{2})([0-9]{2}).{0,40}")
 
 
-def compatibility(
-    *,
-    stablehlo_version: str,
-    serialization_version: int,
-    calling_convention_version: int,
-    jax_version: str,
-) -> Window:
-    """When a program of these versions can be loaded.
-
-    `jax_version` is the release that wrote it, "" where the program does not tell: JAX records it
-    from 0.11.1 on.
-    """
-    oldest = _oldest_reader(stablehlo_version, serialization_version, calling_convention_version)
-    if _RELEASE.fullmatch(jax_version) and (not oldest or _ordered(jax_version) < _ordered(oldest)):
-        oldest = jax_version  # a release loads what it wrote
+@lru_cache(1000)
+def compatibility(written: WrittenIn) -> Window:
+    """When a program that was written in these versions can be loaded."""
+    oldest = _oldest_reader(
+        written.stablehlo_version,
+        written.serialization_version,
+        written.calling_convention_version,
+    )
+    version = written.jax_version
+    if _RELEASE.fullmatch(version) and (not oldest or _ordered(version) < _ordered(oldest)):
+        oldest = version  # a release loads what it wrote
     release = _RELEASES.get(oldest)
-    written, exact = _written(jax_version, stablehlo_version)
+    day, exact = _written(version, written.stablehlo_version)
     return Window(
         oldest_jax=oldest,
         oldest_date=release.day if release else None,
-        expires=_months_after(written, _BACKWARD_MONTHS),
+        expires=_months_after(day, _BACKWARD_MONTHS),
         estimated=not exact,
     )
 

@@ -6,8 +6,10 @@ from typing import Annotated
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
+    Double,
     ForeignKey,
     ForeignKeyConstraint,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -17,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-from servax_registry.artifact import Program, StoredTensor, TensorSpec
+from servax_registry.artifact import Batching, Program, StoredTensor, TensorSpec, Trial
 from servax_registry.store.types import Document, UTCDateTime
 
 # SQLite numbers rows by itself only where the type is exactly INTEGER.
@@ -43,7 +45,7 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map = {int: _BigInt, datetime: UTCDateTime}  # noqa: RUF012
+    type_annotation_map = {int: _BigInt, float: Double, datetime: UTCDateTime}  # noqa: RUF012
 
 
 class BlobRow(Base):
@@ -98,7 +100,11 @@ class SegmentRow(Base):
 
 
 class InspectionRow(Base):
-    """What one version of our reader found in a program. Never changed: versions refer to it."""
+    """What one version of our reader found in a program. Never changed: versions refer to it.
+
+    `written_in` is what decides which releases of JAX load the program: its versions of StableHLO,
+    serialization and calling convention, and JAX, with a slash between them.
+    """
 
     __tablename__ = "inspections"
     __table_args__ = (UniqueConstraint("blob_id", "reader_version"),)
@@ -107,8 +113,19 @@ class InspectionRow(Base):
     blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"))
     reader_version: Mapped[int]
     program: Mapped[Program] = mapped_column(Document(Program))
+    written_in: Mapped[str] = mapped_column(Text, index=True, server_default="")
 
     blob: Mapped[BlobRow] = relationship(lazy="raise")
+
+
+class TrialRow(Base):
+    """What came of trying a program on the registry's machine."""
+
+    __tablename__ = "trials"
+
+    id: Mapped[Key]
+    blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"), unique=True)
+    trial: Mapped[Trial] = mapped_column(Document(Trial))
 
 
 class ModelRow(Base):
@@ -124,7 +141,10 @@ class ModelRow(Base):
 
 
 class VersionRow(Base):
-    """A version of a model."""
+    """A version of a model; one with a `delete_time` can be undeleted until it is collected.
+
+    `copied_model` and `copied_number` name the version that it is a copy of, if it is one.
+    """
 
     __tablename__ = "versions"
     __table_args__ = (
@@ -138,6 +158,11 @@ class VersionRow(Base):
     description: Mapped[str] = mapped_column(Text)
     request_id: Mapped[str | None] = mapped_column(String(128), unique=True)
     create_time: Mapped[datetime]
+    creator: Mapped[str] = mapped_column(String(256), server_default="")
+    source_revision: Mapped[str] = mapped_column(String(1024), server_default="")
+    copied_model: Mapped[str | None] = mapped_column(String(128))
+    copied_number: Mapped[int | None]
+    delete_time: Mapped[datetime | None] = mapped_column(index=True)
 
     model: Mapped[ModelRow] = relationship(lazy="raise")
     signatures: Mapped[list["SignatureRow"]] = relationship(
@@ -164,6 +189,39 @@ class SignatureRow(Base):
     inputs: Mapped[tuple[TensorSpec, ...]] = mapped_column(Document(tuple[TensorSpec, ...]))
     weights: Mapped[tuple[TensorSpec, ...]] = mapped_column(Document(tuple[TensorSpec, ...]))
     outputs: Mapped[tuple[TensorSpec, ...]] = mapped_column(Document(tuple[TensorSpec, ...]))
+    batching: Mapped[Batching | None] = mapped_column(Document(Batching))
+
+    inspection: Mapped[InspectionRow] = relationship(lazy="raise")
+    golden: Mapped["GoldenRow | None"] = relationship(lazy="raise")
+    encodings: Mapped[list["EncodingRow"]] = relationship(lazy="raise", order_by="EncodingRow.id")
+
+
+class GoldenRow(Base):
+    """The golden example of a signature."""
+
+    __tablename__ = "golden_examples"
+
+    id: Mapped[Key]
+    signature_id: Mapped[int] = mapped_column(
+        ForeignKey("signatures.id", ondelete="CASCADE"), unique=True
+    )
+    blob_id: Mapped[BlobKey]
+    rtol: Mapped[float]
+    atol: Mapped[float]
+
+    blob: Mapped[BlobRow] = relationship(lazy="raise")
+
+
+class EncodingRow(Base):
+    """Another encoding of a signature's program."""
+
+    __tablename__ = "encodings"
+    __table_args__ = (UniqueConstraint("signature_id", "inspection_id"),)
+
+    id: Mapped[Key]
+    signature_id: Mapped[int] = mapped_column(ForeignKey("signatures.id", ondelete="CASCADE"))
+    inspection_id: Mapped[int] = mapped_column(ForeignKey("inspections.id"), index=True)
+    create_time: Mapped[datetime]
 
     inspection: Mapped[InspectionRow] = relationship(lazy="raise")
 
@@ -208,3 +266,44 @@ class AliasRow(Base):
     model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
     name: Mapped[Name]
     number: Mapped[int]
+
+
+class ChangeRow(Base):
+    """One thing that changed; the key is the revision.
+
+    Names rather than references: it outlives what it tells of.
+    """
+
+    __tablename__ = "changes"
+    __table_args__ = (
+        Index("ix_changes_model_alias_id", "model", "alias", "id"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[Key]
+    time: Mapped[datetime]
+    actor: Mapped[str] = mapped_column(String(256))
+    action: Mapped[str] = mapped_column(String(32))
+    model: Mapped[Name]
+    version: Mapped[int]
+    alias: Mapped[Name]
+    previous_version: Mapped[int]
+    detail: Mapped[str] = mapped_column(String(1024))
+
+
+class WebhookRow(Base):
+    """An address that is told of changes, signed with `secret`.
+
+    `revision` is the last change that it was told of. After `failures` in a row it is not asked
+    before `next_time`, which also keeps other processes away while one is asking.
+    """
+
+    __tablename__ = "webhooks"
+
+    id: Mapped[Key]
+    url: Mapped[str] = mapped_column(String(2048), unique=True)
+    secret: Mapped[str] = mapped_column(String(256))
+    revision: Mapped[int]
+    failures: Mapped[int]
+    next_time: Mapped[datetime]
+    problem: Mapped[str] = mapped_column(String(1024))

@@ -25,13 +25,13 @@ class UTCDateTime(TypeDecorator[datetime]):
 
 
 class Document(TypeDecorator[Any]):
-    """A frozen dataclass, or a tuple of them, as JSON.
+    """A frozen dataclass, or a tuple of them, as JSON; None is null.
 
     The fields may be strings, numbers, booleans, dataclasses, and tuples of these. Fields can be
     added later if they have defaults; the stored documents are never rewritten.
     """
 
-    impl = JSON
+    impl = JSON(none_as_null=True)
     cache_ok = True
 
     def __init__(self, kind: Any) -> None:
@@ -40,11 +40,13 @@ class Document(TypeDecorator[Any]):
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         """Turn dataclasses into dictionaries."""
+        if value is None:
+            return None
         return asdict(value) if is_dataclass(value) else [asdict(item) for item in value]  # type: ignore[arg-type]
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         """Build the values again."""
-        return _build(self.kind, value)
+        return None if value is None else _build(self.kind, value)
 
 
 def _build(kind: Any, value: Any) -> Any:

@@ -7,10 +7,22 @@ from sqlalchemy import Select, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, joinedload, selectinload
 
-from servax_registry.artifact import Blob, Model, Program, Signature, Version, WeightsShard
+from servax_registry.artifact import (
+    Blob,
+    Encoding,
+    GoldenExample,
+    Model,
+    Program,
+    Signature,
+    Version,
+    VersionName,
+    WeightsShard,
+)
 from servax_registry.store.models import (
     AliasRow,
     BlobRow,
+    EncodingRow,
+    GoldenRow,
     InspectionRow,
     LabelRow,
     ModelRow,
@@ -26,9 +38,13 @@ _VERSION_BATCH = 4
 _WHOLE_VERSION = (
     joinedload(VersionRow.model),
     selectinload(VersionRow.labels),
-    selectinload(VersionRow.signatures)
-    .joinedload(SignatureRow.inspection)
-    .joinedload(InspectionRow.blob),
+    selectinload(VersionRow.signatures).options(
+        joinedload(SignatureRow.inspection).joinedload(InspectionRow.blob),
+        joinedload(SignatureRow.golden).joinedload(GoldenRow.blob),
+        selectinload(SignatureRow.encodings)
+        .joinedload(EncodingRow.inspection)
+        .joinedload(InspectionRow.blob),
+    ),
     selectinload(VersionRow.shards).joinedload(ShardRow.blob),
 )
 
@@ -193,7 +209,10 @@ class Versions:
         if self.inspection(digest, reader_version) is None:
             self._session.execute(
                 insert(InspectionRow).values(
-                    blob_id=self._blob_id(digest), reader_version=reader_version, program=program
+                    blob_id=self._blob_id(digest),
+                    reader_version=reader_version,
+                    program=program,
+                    written_in=str(program.written_in),
                 )
             )
 
@@ -246,22 +265,40 @@ def _version(row: VersionRow, aliases: Sequence[str]) -> Version:
     return Version(
         model=row.model.name,
         number=row.number,
-        signatures=tuple(
-            Signature(
-                name=signature.name,
-                program=_blob(signature.inspection.blob),
-                inspected=signature.inspection.program,
-                inputs=signature.inputs,
-                weights=signature.weights,
-                outputs=signature.outputs,
-            )
-            for signature in row.signatures
-        ),
+        signatures=tuple(map(_signature, row.signatures)),
         weights=tuple(WeightsShard(_blob(shard.blob), shard.tensors) for shard in row.shards),
         description=row.description,
         labels={label.key: label.value for label in row.labels},
         create_time=row.create_time,
         aliases=tuple(aliases),
+        creator=row.creator,
+        source_revision=row.source_revision,
+        copied_from=(
+            VersionName(row.copied_model, row.copied_number)
+            if row.copied_model and row.copied_number
+            else None
+        ),
+        delete_time=row.delete_time,
+    )
+
+
+def _signature(row: SignatureRow) -> Signature:
+    golden = row.golden
+    return Signature(
+        name=row.name,
+        program=_blob(row.inspection.blob),
+        inspected=row.inspection.program,
+        inputs=row.inputs,
+        weights=row.weights,
+        outputs=row.outputs,
+        batching=row.batching,
+        golden=GoldenExample(_blob(golden.blob), golden.rtol, golden.atol) if golden else None,
+        encodings=tuple(
+            Encoding(
+                _blob(encoding.inspection.blob), encoding.inspection.program, encoding.create_time
+            )
+            for encoding in row.encodings
+        ),
     )
 
 
