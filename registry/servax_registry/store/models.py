@@ -276,7 +276,7 @@ class ChangeRow(Base):
 
     __tablename__ = "changes"
     __table_args__ = (
-        Index("ix_changes_model_alias_id", "model", "alias", "id"),
+        Index("ix_changes_model_id", "model", "id"),
         {"sqlite_autoincrement": True},
     )
 

@@ -100,7 +100,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_changes")),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_changes_model_alias_id", "changes", ["model", "alias", "id"])
+    op.create_index("ix_changes_model_id", "changes", ["model", "id"])
     op.create_table(
         "webhooks",
         sa.Column("id", BIG, nullable=False),
