@@ -37,11 +37,17 @@ class Channels:
         if step.sink is not None or isinstance(step.request, Iterator):
             return self.start(step).finish()
         with translated(self._endpoints.label(step.method.peer)):
-            return self._method(step)(step.request, timeout=step.timeout)
+            return self._method(step)(
+                step.request,
+                timeout=step.timeout,
+                metadata=self._endpoints.metadata(step.method.peer),
+            )
 
     def start(self, step: Call) -> "Stream":
         """Begin a call that sends or receives a stream."""
-        return Stream(self._method(step), step, self._endpoints.label(step.method.peer))
+        peer = step.method.peer
+        metadata = self._endpoints.metadata(peer)
+        return Stream(self._method(step), step, self._endpoints.label(peer), metadata)
 
     def _method(self, step: Call) -> Any:
         peer = step.method.peer
@@ -59,7 +65,9 @@ class Channels:
 class Stream:
     """A call that has begun; another thread may cancel it."""
 
-    def __init__(self, method: Any, step: Call, peer: str) -> None:
+    def __init__(
+        self, method: Any, step: Call, peer: str, metadata: tuple[tuple[str, str], ...]
+    ) -> None:
         self._step = step
         self._peer = peer
         self._errors: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -67,7 +75,7 @@ class Stream:
         if isinstance(request, Iterator):
             request = self._errors = Requests(request)
         begin = method.future if step.sink is None else method
-        self._call = begin(request, timeout=step.timeout)
+        self._call = begin(request, timeout=step.timeout, metadata=metadata)
 
     def finish(self) -> Any:
         """Wait for the response, or give the responses to the sink."""

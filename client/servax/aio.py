@@ -5,6 +5,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -24,9 +25,12 @@ from servax.reference import ModelReference
 from servax.types import (
     DEFAULT,
     DEFAULT_SIGNATURE,
+    Batching,
     Blob,
+    Change,
     Content,
     FilePath,
+    Golden,
     Model,
     ProgressCallback,
     ServedVersion,
@@ -55,8 +59,9 @@ class AsyncClient:
         registry: str | None = None,
         worker: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
+        actor: str | None = None,
     ) -> None:
-        self._endpoints = Endpoints(registry, worker, timeout)
+        self._endpoints = Endpoints(registry, worker, timeout, actor)
         self._closed = False
         self._blocking = Channels(self._endpoints)
         self._channels: dict[Peer, grpc.aio.Channel] = {}
@@ -92,6 +97,9 @@ class AsyncClient:
         aliases: Iterable[str] = (),
         description: str = "",
         labels: Mapping[str, str] | None = None,
+        source_revision: str = "",
+        batching: Batching | Mapping[str, Batching] | None = None,
+        golden: Golden | Mapping[str, Golden] | None = None,
         progress: ProgressCallback | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Version:
@@ -99,7 +107,17 @@ class AsyncClient:
         seconds = self._endpoints.seconds(timeout)
         return await self._perform(
             registry_calls.push(
-                model, program, weights, aliases, description, labels or {}, seconds, progress
+                model,
+                program,
+                weights,
+                aliases,
+                description,
+                labels or {},
+                source_revision,
+                batching,
+                golden,
+                seconds,
+                progress,
             )
         )
 
@@ -119,10 +137,24 @@ class AsyncClient:
         seconds = self._endpoints.seconds(timeout)
         return self._pages(lambda token: registry_calls.list_models(token, seconds))
 
-    def versions(self, model: str, *, timeout: Timeout = DEFAULT) -> AsyncIterator[Version]:
+    def versions(
+        self,
+        model: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        platform: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        expiring_before: date | None = None,
+        deleted: bool = False,
+        timeout: Timeout = DEFAULT,
+    ) -> AsyncIterator[Version]:
         """As `Client.versions`, for `async for`."""
         seconds = self._endpoints.seconds(timeout)
-        return self._pages(lambda token: registry_calls.list_versions(model, token, seconds))
+        request = registry_calls.versions_request(
+            model, labels, platform, created_from, created_before, expiring_before, deleted
+        )
+        return self._pages(lambda token: registry_calls.list_versions(request, token, seconds))
 
     async def model(self, name: str, *, timeout: Timeout = DEFAULT) -> Model:
         """As `Client.model`."""
@@ -196,10 +228,45 @@ class AsyncClient:
 
     async def delete_version(
         self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT
-    ) -> None:
+    ) -> Version:
         """As `Client.delete_version`."""
         seconds = self._endpoints.seconds(timeout)
-        await self._perform(registry_calls.delete_version(reference, seconds))
+        return await self._perform(registry_calls.delete_version(reference, seconds))
+
+    async def undelete_version(
+        self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT
+    ) -> Version:
+        """As `Client.undelete_version`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(registry_calls.undelete_version(reference, seconds))
+
+    async def copy_version(
+        self,
+        reference: str | ModelReference,
+        destination: str,
+        *,
+        aliases: Iterable[str] = (),
+        timeout: Timeout = DEFAULT,
+    ) -> Version:
+        """As `Client.copy_version`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(
+            registry_calls.copy_version(reference, destination, aliases, seconds)
+        )
+
+    def changes(
+        self,
+        model: str | None = None,
+        alias: str | None = None,
+        *,
+        since: int = 0,
+        timeout: Timeout = DEFAULT,
+    ) -> AsyncIterator[Change]:
+        """As `Client.changes`, for `async for`."""
+        seconds = self._endpoints.seconds(timeout)
+        return self._pages(
+            lambda token: registry_calls.list_changes(model, alias, token or str(since), seconds)
+        )
 
     async def predict(
         self,
@@ -267,7 +334,8 @@ class AsyncClient:
             return await self._send_stream(step)
         method = getattr(self._stub(step.method.peer), step.method.name)
         with translated(self._endpoints.label(step.method.peer)):
-            call = method(step.request, timeout=step.timeout)
+            metadata = self._endpoints.metadata(step.method.peer)
+            call = method(step.request, timeout=step.timeout, metadata=metadata)
             if step.sink is None:
                 return await call
             try:

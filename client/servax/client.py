@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,9 +19,12 @@ from servax.reference import ModelReference
 from servax.types import (
     DEFAULT,
     DEFAULT_SIGNATURE,
+    Batching,
     Blob,
+    Change,
     Content,
     FilePath,
+    Golden,
     Model,
     ProgressCallback,
     ServedVersion,
@@ -43,6 +47,8 @@ class Client:
     A model's version is named as `name` (the newest), `name:3` or `name@production`. Connections
     are opened by the first call that needs them.
 
+    `actor` is what the registry records as who made a change; without, it is the address.
+
     `timeout` is how many seconds a call may take, unless the call says otherwise; None means for
     ever. Where a blob is sent or fetched, a second is added for every MiB. Every method raises a
     `ServaxError` (see `servax.errors`): among others `Unreachable` when nothing answers and
@@ -55,8 +61,9 @@ class Client:
         registry: str | None = None,
         worker: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
+        actor: str | None = None,
     ) -> None:
-        self._endpoints = Endpoints(registry, worker, timeout)
+        self._endpoints = Endpoints(registry, worker, timeout, actor)
         self._channels = Channels(self._endpoints)
 
     def __enter__(self) -> Self:
@@ -83,6 +90,9 @@ class Client:
         aliases: Iterable[str] = (),
         description: str = "",
         labels: Mapping[str, str] | None = None,
+        source_revision: str = "",
+        batching: Batching | Mapping[str, Batching] | None = None,
+        golden: Golden | Mapping[str, Golden] | None = None,
         progress: ProgressCallback | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Version:
@@ -101,11 +111,26 @@ class Client:
         and a restart of the registry meanwhile is waited for. Raises `FileError` for a file that
         cannot be read or changes meanwhile, and `InvalidArgument` where the registry rejects the
         contents; nothing is published then.
+
+        `batching` declares that requests of different callers may be joined, `golden` an example
+        that workers have to reproduce before they serve the version; where there are several
+        signatures, each is a mapping from their names. `source_revision` says what the version was
+        made from.
         """
         seconds = self._endpoints.seconds(timeout)
         return self._perform(
             registry_calls.push(
-                model, program, weights, aliases, description, labels or {}, seconds, progress
+                model,
+                program,
+                weights,
+                aliases,
+                description,
+                labels or {},
+                source_revision,
+                batching,
+                golden,
+                seconds,
+                progress,
             )
         )
 
@@ -125,10 +150,30 @@ class Client:
         seconds = self._endpoints.seconds(timeout)
         return self._pages(lambda token: registry_calls.list_models(token, seconds))
 
-    def versions(self, model: str, *, timeout: Timeout = DEFAULT) -> Iterator[Version]:
-        """Iterate over a model's versions, newest first; raises `NotFound` at the first step."""
+    def versions(
+        self,
+        model: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        platform: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        expiring_before: date | None = None,
+        deleted: bool = False,
+        timeout: Timeout = DEFAULT,
+    ) -> Iterator[Version]:
+        """Iterate over versions, newest first: of a model, or of all of them by name.
+
+        Only those that meet every condition: that have all `labels`; of which each signature was
+        exported for `platform`; that were published at `created_from` or later and before
+        `created_before`; of which a signature expires before the day `expiring_before`. Deleted
+        versions come too where `deleted`. Raises `NotFound` at the first step.
+        """
         seconds = self._endpoints.seconds(timeout)
-        return self._pages(lambda token: registry_calls.list_versions(model, token, seconds))
+        request = registry_calls.versions_request(
+            model, labels, platform, created_from, created_before, expiring_before, deleted
+        )
+        return self._pages(lambda token: registry_calls.list_versions(request, token, seconds))
 
     def model(self, name: str, *, timeout: Timeout = DEFAULT) -> Model:
         """Get a model; raises `NotFound`."""
@@ -215,13 +260,54 @@ class Client:
 
     def delete_version(
         self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT
-    ) -> None:
+    ) -> Version:
         """Delete the version that `name:3` names; the number is never given again.
 
-        Raises `FailedPrecondition` while an alias points to it.
+        Until it is collected, `undelete_version` brings it back. Raises `FailedPrecondition` while
+        an alias points to it.
         """
         seconds = self._endpoints.seconds(timeout)
-        self._perform(registry_calls.delete_version(reference, seconds))
+        return self._perform(registry_calls.delete_version(reference, seconds))
+
+    def undelete_version(
+        self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT
+    ) -> Version:
+        """Bring the deleted version that `name:3` names back; raises `NotFound`."""
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(registry_calls.undelete_version(reference, seconds))
+
+    def copy_version(
+        self,
+        reference: str | ModelReference,
+        destination: str,
+        *,
+        aliases: Iterable[str] = (),
+        timeout: Timeout = DEFAULT,
+    ) -> Version:
+        """Make a new version of the model `destination` that has what `reference` has.
+
+        No bytes are copied. Raises `NotFound`.
+        """
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(registry_calls.copy_version(reference, destination, aliases, seconds))
+
+    def changes(
+        self,
+        model: str | None = None,
+        alias: str | None = None,
+        *,
+        since: int = 0,
+        timeout: Timeout = DEFAULT,
+    ) -> Iterator[Change]:
+        """Iterate over what changed, in order: of all models, or of one, or of one's alias.
+
+        Only what has a higher revision than `since`. The iterator ends with the newest change; go
+        on with the last one's revision.
+        """
+        seconds = self._endpoints.seconds(timeout)
+        return self._pages(
+            lambda token: registry_calls.list_changes(model, alias, token or str(since), seconds)
+        )
 
     def predict(
         self,

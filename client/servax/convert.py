@@ -1,12 +1,16 @@
 """Protobuf messages to and from `servax.types`; tensors have a module of their own."""
 
 import enum
-from datetime import UTC, date
+from datetime import UTC, date, datetime
 from typing import TypeVar
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from servax.types import (
+    Action,
     Batching,
     Blob,
+    Change,
     Compatibility,
     Encoding,
     GoldenExample,
@@ -23,7 +27,7 @@ from servax.types import (
     WeightsShard,
     WorkerStatus,
 )
-from servax_proto.v1 import artifact_pb2, prediction_pb2
+from servax_proto.v1 import artifact_pb2, prediction_pb2, registry_pb2
 
 E = TypeVar("E", bound=enum.Enum)
 
@@ -48,6 +52,13 @@ def tensor_spec_to_proto(spec: TensorSpec) -> artifact_pb2.TensorSpec:
     return artifact_pb2.TensorSpec(
         name=spec.name, dtype=spec.dtype, shape=spec.shape, position=spec.position
     )
+
+
+def time_to_proto(time: datetime) -> Timestamp:
+    """Give the message of a time; one without a zone is local."""
+    timestamp = Timestamp()
+    timestamp.FromDatetime(time.astimezone(UTC))
+    return timestamp
 
 
 def _day(text: str) -> date | None:
@@ -201,6 +212,21 @@ def version_from_proto(message: artifact_pb2.Version) -> Version:
         delete_time=(
             message.delete_time.ToDatetime(UTC) if message.HasField("delete_time") else None
         ),
+    )
+
+
+def change_from_proto(message: registry_pb2.Change) -> Change:
+    """Give the value of a message; an action that is not known here is UNSPECIFIED."""
+    return Change(
+        message.revision,
+        message.time.ToDatetime(UTC),
+        message.actor,
+        _member(Action, message.action),
+        message.model,
+        message.version,
+        message.alias,
+        message.previous_version,
+        message.detail,
     )
 
 

@@ -134,6 +134,15 @@ class GoldenExample:
 
 
 @dataclass(frozen=True)
+class Golden:
+    """A golden example to publish: a safetensors file, or its bytes; see GoldenExample."""
+
+    content: Content
+    rtol: float = 1e-5
+    atol: float = 1e-6
+
+
+@dataclass(frozen=True)
 class Signature:
     """One callable program of a version; nearly everything was read out of the program.
 
@@ -247,6 +256,40 @@ class Model:
     latest_version: int
     version_count: int
     aliases: Mapping[str, int] = field(default_factory=dict)
+
+
+class Action(enum.Enum):
+    """What was done to a model."""
+
+    UNSPECIFIED = 0
+    PUBLISH = 1
+    COPY = 2
+    DELETE = 3
+    UNDELETE = 4
+    COLLECT = 5
+    SET_ALIAS = 6
+    DELETE_ALIAS = 7
+    ADD_ENCODING = 8
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that changed in the registry, and who changed it; revisions rise.
+
+    `version` is the one that it was done to; of an alias the one that it points to from then on, 0
+    where it was removed; `previous_version` is where it pointed before, 0 where it did not exist.
+    `detail` is what else is to be known: the source of a copy, the signature of an encoding.
+    """
+
+    revision: int
+    time: datetime
+    actor: str
+    action: Action
+    model: str
+    version: int
+    alias: str
+    previous_version: int
+    detail: str
 
 
 class ServedState(enum.Enum):

@@ -2,7 +2,7 @@
 
 import enum
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from typing import NamedTuple, Self
 
 
@@ -235,6 +235,24 @@ class Version:
 
 
 @dataclass(frozen=True)
+class Selection:
+    """Which versions a listing is of: those that meet every condition that is given.
+
+    A version has all `labels`, and each of its signatures was lowered for `platform`. It was
+    published at `created_from` or later, and before `created_before`. It has a signature of which
+    every encoding expires before the day `expiring_before`.
+    """
+
+    model: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    platform: str = ""
+    created_from: datetime | None = None
+    created_before: datetime | None = None
+    expiring_before: date | None = None
+    show_deleted: bool = False
+
+
+@dataclass(frozen=True)
 class Model:
     """A named line of versions; those that were deleted do not count.
 
@@ -290,6 +308,13 @@ class Publication:
     aliases: tuple[str, ...] = ()
     request_id: str | None = None
     source_revision: str = ""
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """All blobs that it names."""
+        programs = [source.digest for source in self.programs]
+        golden = [source.golden.digest for source in self.programs if source.golden]
+        return (*programs, *self.weights, *golden)
 
 
 class Action(enum.Enum):

@@ -1,7 +1,7 @@
 """Protobuf messages to and from the domain's values."""
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, date, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -9,6 +9,7 @@ from servax_proto.v1 import artifact_pb2, registry_pb2
 from servax_registry.artifact import (
     Batching,
     Blob,
+    Change,
     Encoding,
     GoldenExample,
     GoldenSource,
@@ -17,6 +18,7 @@ from servax_registry.artifact import (
     Program,
     ProgramSource,
     Publication,
+    Selection,
     Signature,
     StoredTensor,
     TensorSpec,
@@ -65,6 +67,38 @@ def _batching_from_proto(program: registry_pb2.ProgramSource) -> Batching:
 
 def _golden_from_proto(golden: registry_pb2.GoldenSource) -> GoldenSource:
     return GoldenSource(golden.digest, golden.rtol, golden.atol)
+
+
+def selection_from_proto(request: registry_pb2.ListVersionsRequest) -> Selection:
+    """Read which versions are asked for. Raises InvalidRequest."""
+    return Selection(
+        model=request.model,
+        labels=dict(sorted(request.labels.items())),
+        platform=request.platform,
+        created_from=_time(request, "created_from"),
+        created_before=_time(request, "created_before"),
+        expiring_before=_day(request.expiring_before),
+        show_deleted=request.show_deleted,
+    )
+
+
+def _time(request: registry_pb2.ListVersionsRequest, field: str) -> datetime | None:
+    if not request.HasField(field):
+        return None
+    try:
+        time: datetime = getattr(request, field).ToDatetime(UTC)
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequest(f"{field} is no time: {error}") from error
+    return time
+
+
+def _day(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text) if text else None
+    except ValueError as error:
+        raise InvalidRequest(
+            f"expiring_before {text[:40]!a} is no day; write it as in 2026-12-31"
+        ) from error
 
 
 def upload_from_proto(
@@ -233,3 +267,18 @@ def _timestamp(time: datetime) -> Timestamp:
     timestamp = Timestamp()
     timestamp.FromDatetime(time)
     return timestamp
+
+
+def change_to_proto(change: Change) -> registry_pb2.Change:
+    """Write a change."""
+    return registry_pb2.Change(
+        revision=change.revision,
+        time=_timestamp(change.time),
+        actor=change.actor,
+        action=change.action.name,
+        model=change.model,
+        version=change.version,
+        alias=change.alias,
+        previous_version=change.previous_version,
+        detail=change.detail,
+    )

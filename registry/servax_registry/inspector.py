@@ -15,7 +15,7 @@ from servax_registry.inspection import (
 )
 from servax_registry.store.blobs import BlobStore
 from servax_registry.store.database import Database
-from servax_registry.store.versions import Versions
+from servax_registry.store.inspections import Inspections
 
 # JAX serializes a program as one flatbuffer, which cannot be larger.
 MAX_PROGRAM_SIZE = (1 << 31) - 1
@@ -39,7 +39,6 @@ class Inspector:
         self._blobs = blobs
         self._inspect = inspect
         self._allowed_custom_calls = allowed_custom_calls
-        self.version = INSPECTION_VERSION
 
     def program(self, blob: Blob) -> Program:
         """Read a program that can run elsewhere. Raises InvalidProgram and StorageFull."""
@@ -50,7 +49,7 @@ class Inspector:
     def _inspected(self, blob: Blob) -> Program:
         """Read a program, once per blob."""
         with self._database.read() as session:
-            known = Versions(session).inspection(blob.digest, self.version)
+            known = Inspections(session).get(blob.digest, INSPECTION_VERSION)
         if known is not None:
             return known
         if blob.size > MAX_PROGRAM_SIZE:
@@ -60,18 +59,21 @@ class Inspector:
             )
         program = self._read_program(blob)
         with self._database.write() as session:
-            Versions(session).add_inspection(blob.digest, self.version, program)
+            Inspections(session).add(blob.digest, INSPECTION_VERSION, program)
         return program
 
-    def shard(self, blob: Blob) -> WeightsShard:
-        """Read which tensors a safetensors blob holds. Raises InvalidWeights."""
+    def shard(self, blob: Blob, what: str) -> WeightsShard:
+        """Read which tensors a safetensors blob holds, which messages call `what`.
+
+        Raises InvalidWeights.
+        """
         try:
             first = b"".join(self._blobs.read(blob.digest, 0, PREFIX_SIZE))
             size = header_size(first, blob.size)
             head = b"".join(self._blobs.read(blob.digest, 0, size))
             return WeightsShard(blob, parse_safetensors_header(head, blob.size))
         except InvalidWeights as error:
-            raise InvalidWeights(f"weights {blob.digest}: {error}") from error
+            raise InvalidWeights(f"{what} {blob.digest}: {error}") from error
 
     def _read_program(self, blob: Blob) -> Program:
         try:

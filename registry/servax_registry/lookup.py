@@ -28,21 +28,25 @@ def _similar(versions: Versions, name: str) -> str:
     return f"there are {listed(existing)}" if existing else "none has been published yet"
 
 
-def find_version(versions: Versions, model: str, number: int) -> Version:
-    """Find a version of an existing model. Raises VersionNotFound."""
+def find_version(versions: Versions, model: str, number: int, *, deleted: bool = False) -> Version:
+    """Find a version of an existing model, a deleted one where told. Raises VersionNotFound."""
     # No version has the number 0, which stands for the latest of none.
     version = versions.version(model, number) if number else None
-    if version is None:
-        existing = versions.numbers(model, limit=1000)
+    if version is not None and (version.delete_time is None or deleted):
+        return version
+    if version is not None:
         raise VersionNotFound(
-            f"model {model!r} has no version{f' {number}' if number else ''}; "
-            + (
-                f"it has {listed([str(number) for number in existing])}"
-                if existing
-                else "all were deleted"
-            )
+            f"version {number} of model {model!r} was deleted; UndeleteVersion brings it back"
         )
-    return version
+    existing = versions.numbers(model, limit=1000)
+    raise VersionNotFound(
+        f"model {model!r} has no version{f' {number}' if number else ''}; "
+        + (
+            f"it has {listed([str(number) for number in existing])}"
+            if existing
+            else "all were deleted"
+        )
+    )
 
 
 def find_aliased(model: Model, alias: str) -> int:

@@ -27,6 +27,13 @@ class Page(Generic[Item]):
     next_page_token: str
 
 
+def page_limit(page_size: int) -> int:
+    """Give how many items a page has at most. Raises InvalidRequest when that is negative."""
+    if page_size < 0:
+        raise InvalidRequest(f"page_size {page_size} is negative; give 0 for {DEFAULT_PAGE_SIZE}")
+    return min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+
+
 def fill(
     items: Iterable[Item],
     page_size: int,
@@ -37,9 +44,7 @@ def fill(
 
     Raises InvalidRequest when `page_size` is negative.
     """
-    if page_size < 0:
-        raise InvalidRequest(f"page_size {page_size} is negative; give 0 for {DEFAULT_PAGE_SIZE}")
-    count = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+    count = page_limit(page_size)
     page: list[Item] = []
     room = MESSAGE_LIMIT
     for item in items:

@@ -1,38 +1,37 @@
 """The registry's operations, free of transport."""
 
+import hashlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from sqlalchemy.orm import Session
+
 from servax_registry import names
 from servax_registry.artifact import (
+    Action,
     Blob,
     MissingBlob,
     Model,
     Program,
-    ProgramSource,
     Publication,
+    Selection,
     Version,
-    WeightsShard,
+    VersionName,
+    WrittenIn,
 )
-from servax_registry.binding import bind
-from servax_registry.errors import (
-    AliasMoved,
-    BlobsNotStored,
-    InvalidProgram,
-    InvalidRequest,
-    VersionInUse,
-    VersionTooLarge,
-    listed,
-)
-from servax_registry.inspection import inspect_program
+from servax_registry.drafts import Drafts
+from servax_registry.errors import AliasMoved, InvalidRequest, VersionInUse, listed
+from servax_registry.inspection import compatibility, inspect_program
 from servax_registry.inspector import Inspector
 from servax_registry.lookup import find_aliased, find_model, find_version
-from servax_registry.pages import MESSAGE_LIMIT, Page, decode_token, encode_token, fill
-from servax_registry.publication import MAX_ALIASES, check_publication
+from servax_registry.pages import Page, decode_token, encode_token, fill, page_limit
+from servax_registry.publication import MAX_ALIASES, check_copy, check_publication, check_selection
 from servax_registry.store.blobs import BlobStore
+from servax_registry.store.changes import Changes, Recent
 from servax_registry.store.database import Database
+from servax_registry.store.inspections import Inspections
 from servax_registry.store.versions import Versions
 
 MAX_DIGESTS = 1000
@@ -40,9 +39,6 @@ MAX_DIGESTS = 1000
 # How many publications read their blobs at once; the others wait. A hostile one takes hundreds of
 # megabytes, and seconds during which other calls get little of the processor.
 _PUBLISHED_AT_ONCE = 2
-
-# More tensors than this are not described within MESSAGE_LIMIT, however short their names.
-_MAX_TENSORS = 100_000
 
 
 class Registry:
@@ -66,7 +62,8 @@ class Registry:
         self._blobs = BlobStore(database) if blobs is None else blobs
         self._size_of = size_of
         self._publishing = threading.Semaphore(_PUBLISHED_AT_ONCE)
-        self._inspector = Inspector(database, self._blobs, inspect, allowed_custom_calls)
+        inspector = Inspector(database, self._blobs, inspect, allowed_custom_calls)
+        self._drafts = Drafts(self._blobs, inspector, size_of)
 
     def find_missing_blobs(self, digests: Sequence[str]) -> tuple[MissingBlob, ...]:
         """Tell which blobs are not stored and where interrupted uploads of them continue."""
@@ -88,29 +85,47 @@ class Registry:
         names.check_digest(digest)
         return self._blobs.read(digest, offset, limit)
 
-    def publish_version(self, publication: Publication) -> Version:
+    def publish_version(self, publication: Publication, *, actor: str = "") -> Version:
         """Make a version out of stored blobs, all or nothing.
 
         Raises InvalidRequest (InvalidName, InvalidProgram, InvalidWeights, Mismatch,
         VersionTooLarge), BlobsNotStored and StorageFull.
         """
         check_publication(publication)
-        done = self._published(publication)
+        with self._database.read() as session:
+            done = _requested(Versions(session), publication.request_id, publication.model)
         if done is not None:
             return done
         with self._publishing:
-            version = self._read(publication)
-        with self._database.write() as session:
-            versions = Versions(session)
-            # A retry may have come in while the first request was still being worked on.
-            done = _requested(versions, publication)
-            if done is not None:
-                return done
-            number = versions.next_number(publication.model, version.create_time)
-            version = replace(version, number=number)
-            versions.add(version, publication.request_id, self._inspector.version)
-            _check_alias_count(versions, publication.model)
-        return version
+            draft = self._drafts.make(publication, actor)
+        return self._add(draft, publication.request_id, Action.PUBLISH, actor)
+
+    def copy_version(
+        self,
+        model: str,
+        destination: str,
+        *,
+        version: int | None = None,
+        alias: str | None = None,
+        aliases: Sequence[str] = (),
+        request_id: str | None = None,
+        actor: str = "",
+    ) -> Version:
+        """Make a version of `destination` that has what another one has; no bytes are copied.
+
+        Raises as get_version and publish_version do.
+        """
+        check_copy(destination, aliases, request_id)
+        source = self.get_version(model, version, alias)
+        draft = replace(
+            source,
+            model=destination,
+            create_time=datetime.now(UTC),
+            aliases=tuple(sorted(set(aliases))),
+            creator=actor,
+            copied_from=VersionName(source.model, source.number),
+        )
+        return self._add(draft, request_id, Action.COPY, actor)
 
     def list_models(self, page_size: int = 0, page_token: str = "") -> Page[Model]:
         """List models by name."""
@@ -128,18 +143,22 @@ class Registry:
         with self._database.read() as session:
             return find_model(Versions(session), name)
 
-    def list_versions(self, model: str, page_size: int = 0, page_token: str = "") -> Page[Version]:
-        """List the versions of one model, newest first. Raises InvalidName and ModelNotFound."""
-        listing = f"versions of {model}"
-        before = decode_token(page_token, listing, int)
+    def list_versions(
+        self, selection: Selection, page_size: int = 0, page_token: str = ""
+    ) -> Page[Version]:
+        """List versions by model, newest first. Raises InvalidName and ModelNotFound."""
+        check_selection(selection)
+        listing = f"versions {hashlib.sha256(repr(selection).encode()).hexdigest()}"
+        after = _position(decode_token(page_token, listing, str))
         with self._database.read() as session:
             versions = Versions(session)
-            find_model(versions, model)
+            if selection.model:
+                find_model(versions, selection.model)
             return fill(
-                versions.versions(model, before),
+                versions.versions(selection, _expiring(session, selection), after),
                 page_size,
                 self._size_of,
-                lambda version: encode_token(listing, version.number),
+                lambda version: encode_token(listing, f"{version.number}:{version.model}"),
             )
 
     def get_version(
@@ -159,7 +178,13 @@ class Registry:
             return find_version(versions, model, version)
 
     def set_alias(
-        self, model: str, alias: str, version: int, expected_version: int | None = None
+        self,
+        model: str,
+        alias: str,
+        version: int,
+        expected_version: int | None = None,
+        *,
+        actor: str = "",
     ) -> Model:
         """Point an alias to a version; only if it points to `expected_version` now, where given.
 
@@ -179,103 +204,137 @@ class Registry:
                     + (f", not to {expected_version}" if now and expected_version else "")
                     + "; look again before you move it"
                 )
+            if now == version:
+                return known
             versions.point(model, alias, version)
             _check_alias_count(versions, model)
+            Changes(session).record(
+                actor, Action.SET_ALIAS, model, version, alias=alias, previous_version=now
+            )
             return find_model(versions, model)
 
-    def delete_alias(self, model: str, alias: str) -> Model:
+    def delete_alias(self, model: str, alias: str, *, actor: str = "") -> Model:
         """Remove an alias. Raises InvalidName, ModelNotFound and AliasNotFound."""
         with self._database.write() as session:
             versions = Versions(session)
-            find_aliased(find_model(versions, model), alias)
+            before = find_aliased(find_model(versions, model), alias)
             versions.delete_alias(model, alias)
+            Changes(session).record(
+                actor, Action.DELETE_ALIAS, model, 0, alias=alias, previous_version=before
+            )
             return find_model(versions, model)
 
-    def delete_version(self, model: str, version: int) -> None:
-        """Delete a version; its number is never given again.
+    def delete_version(self, model: str, version: int, *, actor: str = "") -> Version:
+        """Delete a version, which can be undeleted until it is collected.
 
-        Raises InvalidName, ModelNotFound, VersionNotFound, and VersionInUse when an alias points
-        to it.
+        Its number is never given again. Raises InvalidName, ModelNotFound, VersionNotFound, and
+        VersionInUse when an alias points to it.
         """
         with self._database.write() as session:
             versions = Versions(session)
-            known = find_model(versions, model)
-            aliases = find_version(versions, model, version).aliases
-            if aliases:
+            find_model(versions, model)
+            found = find_version(versions, model, version)
+            if found.aliases:
                 raise VersionInUse(
-                    f"version {version} of model {known.name!r} has the alias"
-                    f"{'es' if len(aliases) > 1 else ''} {listed(aliases)}; point to another "
-                    "version or delete the alias first"
+                    f"version {version} of model {model!r} has the alias"
+                    f"{'es' if len(found.aliases) > 1 else ''} {listed(found.aliases)}; point to "
+                    "another version or delete the alias first"
                 )
-            versions.delete(model, version)
+            return self._mark(session, found, datetime.now(UTC), Action.DELETE, actor)
 
-    def _published(self, publication: Publication) -> Version | None:
-        with self._database.read() as session:
-            return _requested(Versions(session), publication)
+    def undelete_version(self, model: str, version: int, *, actor: str = "") -> Version:
+        """Bring a deleted version back. Raises InvalidName, ModelNotFound and VersionNotFound."""
+        with self._database.write() as session:
+            versions = Versions(session)
+            find_model(versions, model)
+            found = find_version(versions, model, version, deleted=True)
+            if found.delete_time is None:
+                return found
+            return self._mark(session, found, None, Action.UNDELETE, actor)
 
-    def _read(self, publication: Publication) -> Version:
-        """Give the version without its number, as its blobs describe it."""
-        blobs = self._stored_blobs(publication)
-        programs = [
-            (source.signature, blobs[source.digest], self._program(source, blobs[source.digest]))
-            for source in publication.programs
-        ]
-        shards: list[WeightsShard] = []
-        for digest in publication.weights:
-            shards.append(self._inspector.shard(blobs[digest]))
-            count = sum(len(shard.tensors) for shard in shards)
-            if count > _MAX_TENSORS:
-                raise VersionTooLarge(
-                    f"the weights are {count} arrays or more, and at most {_MAX_TENSORS} make a "
-                    "version; join small arrays into fewer large ones"
-                )
-        version = Version(
-            model=publication.model,
-            number=0,
-            signatures=bind(programs, shards),
-            weights=tuple(shards),
-            description=publication.description,
-            labels=publication.labels,
-            create_time=datetime.now(UTC),
-            aliases=tuple(sorted(set(publication.aliases))),
-        )
-        size = self._size_of(version)
-        if size > MESSAGE_LIMIT:
-            raise VersionTooLarge(
-                f"the description of this version takes {size} bytes, and at most {MESSAGE_LIMIT} "
-                "fit one message; join small arrays into fewer large ones"
+    def list_changes(
+        self, since: int, page_size: int = 0, model: str = "", alias: str = ""
+    ) -> Recent:
+        """Tell what changed behind a revision, of a model and its alias where they are named.
+
+        What is named need not exist any more. Raises InvalidRequest.
+        """
+        if not 0 <= since < 1 << 63:
+            raise InvalidRequest(
+                f"revision {since} was never given; pass that of the answer before, or 0 for all"
             )
+        if alias and not model:
+            raise InvalidRequest(f"of which model is alias {alias!r}? name it")
+        with self._database.read() as session:
+            return Changes(session).since(since, page_limit(page_size), model, alias)
+
+    def _add(self, draft: Version, request_id: str | None, action: Action, actor: str) -> Version:
+        """Give a draft its number, and store it."""
+        with self._database.write() as session:
+            versions, changes = Versions(session), Changes(session)
+            # A retry may have come in while the first request was still being worked on.
+            done = _requested(versions, request_id, draft.model)
+            if done is not None:
+                return done
+            number = versions.next_number(draft.model, draft.create_time)
+            version = replace(draft, number=number)
+            before = versions.aliases(draft.model)
+            versions.add(version, request_id)
+            _check_alias_count(versions, draft.model)
+            source = version.copied_from
+            detail = f"{source.model}:{source.number}" if source else ""
+            changes.record(actor, action, version.model, number, detail=detail)
+            for alias in version.aliases:
+                changes.record(
+                    actor,
+                    Action.SET_ALIAS,
+                    version.model,
+                    number,
+                    alias=alias,
+                    previous_version=before.get(alias, 0),
+                )
         return version
 
-    def _stored_blobs(self, publication: Publication) -> Mapping[str, Blob]:
-        digests = [source.digest for source in publication.programs] + list(publication.weights)
-        missing = self._blobs.find_missing(digests)
-        if missing:
-            raise BlobsNotStored(
-                f"{len(missing)} of the version's {len(set(digests))} blobs are not stored: "
-                f"{listed([blob.digest for blob in missing])}; upload them with WriteBlob first"
-            )
-        return {digest: self._blobs.get(digest) for digest in digests}
-
-    def _program(self, source: ProgramSource, blob: Blob) -> Program:
-        try:
-            return self._inspector.program(blob)
-        except InvalidProgram as error:
-            raise InvalidProgram(
-                f"program of {source.signature!r} ({source.digest}): {error}"
-            ) from error
+    def _mark(
+        self, session: Session, version: Version, time: datetime | None, action: Action, actor: str
+    ) -> Version:
+        Versions(session).mark_deleted(version.model, version.number, time)
+        Changes(session).record(actor, action, version.model, version.number)
+        return replace(version, delete_time=time)
 
 
-def _requested(versions: Versions, publication: Publication) -> Version | None:
-    if publication.request_id is None:
+def _requested(versions: Versions, request_id: str | None, model: str) -> Version | None:
+    if request_id is None:
         return None
-    version = versions.requested(publication.request_id)
-    if version is not None and version.model != publication.model:
+    version = versions.requested(request_id)
+    if version is not None and version.model != model:
         raise InvalidRequest(
-            f"request_id {publication.request_id!a} was used to publish version {version.number} "
+            f"request_id {request_id!a} was used to publish version {version.number} "
             f"of model {version.model!r}; choose a new one for every new request"
         )
     return version
+
+
+def _expiring(session: Session, selection: Selection) -> Collection[str]:
+    """Give what programs that expire before the selection's day were written in."""
+    day = selection.expiring_before
+    if day is None:
+        return ()
+    return [
+        text
+        for text in Inspections(session).written_in()
+        if compatibility(WrittenIn.parse(text)).expires < day
+    ]
+
+
+def _position(key: str | None) -> VersionName | None:
+    """Read where a listing goes on, out of a token's key."""
+    if key is None:
+        return None
+    number, _, model = key.partition(":")
+    if not number.isdecimal() or len(number) > 18:
+        raise InvalidRequest("page_token was not made by this registry; pass it unchanged")
+    return VersionName(model, int(number))
 
 
 def _check_alias_count(versions: Versions, model: str) -> None:

@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import grpc
-from google.protobuf import empty_pb2
 
 from servax_proto.v1 import artifact_pb2, registry_pb2, registry_pb2_grpc
 from servax_registry import convert
-from servax_registry.errors import TooManyTransfers
+from servax_registry.errors import InvalidName, TooManyTransfers
 from servax_registry.service import Registry
+
+# What callers call themselves, for the record of changes. Nobody checks it.
+_ACTOR_KEY = "servax-actor"
+_ACTOR_LENGTH = 256
 
 
 class RegistryServicer(registry_pb2_grpc.RegistryServicer):
@@ -57,7 +60,8 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
         """See the API."""
         publication = convert.publication_from_proto(request)
         with self._transfer():
-            return convert.version_to_proto(self._registry.publish_version(publication))
+            version = self._registry.publish_version(publication, actor=actor_of(context))
+        return convert.version_to_proto(version)
 
     def ListModels(
         self, request: registry_pb2.ListModelsRequest, context: grpc.ServicerContext
@@ -78,7 +82,8 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
         self, request: registry_pb2.ListVersionsRequest, context: grpc.ServicerContext
     ) -> registry_pb2.ListVersionsResponse:
         """See the API."""
-        page = self._registry.list_versions(request.model, request.page_size, request.page_token)
+        selection = convert.selection_from_proto(request)
+        page = self._registry.list_versions(selection, request.page_size, request.page_token)
         return registry_pb2.ListVersionsResponse(
             versions=map(convert.version_to_proto, page.items),
             next_page_token=page.next_page_token,
@@ -88,12 +93,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
         self, request: registry_pb2.GetVersionRequest, context: grpc.ServicerContext
     ) -> artifact_pb2.Version:
         """See the API."""
-        selector = request.WhichOneof("selector")
-        version = self._registry.get_version(
-            request.model,
-            version=request.version if selector == "version" else None,
-            alias=request.alias if selector == "alias" else None,
-        )
+        version = self._registry.get_version(request.model, *_selector(request))
         return convert.version_to_proto(version)
 
     def SetAlias(
@@ -105,6 +105,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
             request.alias,
             request.version,
             request.expected_version if request.HasField("expected_version") else None,
+            actor=actor_of(context),
         )
         return convert.model_to_proto(model)
 
@@ -112,14 +113,55 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
         self, request: registry_pb2.DeleteAliasRequest, context: grpc.ServicerContext
     ) -> artifact_pb2.Model:
         """See the API."""
-        return convert.model_to_proto(self._registry.delete_alias(request.model, request.alias))
+        model = self._registry.delete_alias(request.model, request.alias, actor=actor_of(context))
+        return convert.model_to_proto(model)
 
     def DeleteVersion(
         self, request: registry_pb2.DeleteVersionRequest, context: grpc.ServicerContext
-    ) -> empty_pb2.Empty:
+    ) -> artifact_pb2.Version:
         """See the API."""
-        self._registry.delete_version(request.model, request.version)
-        return empty_pb2.Empty()
+        version = self._registry.delete_version(
+            request.model, request.version, actor=actor_of(context)
+        )
+        return convert.version_to_proto(version)
+
+    def UndeleteVersion(
+        self, request: registry_pb2.UndeleteVersionRequest, context: grpc.ServicerContext
+    ) -> artifact_pb2.Version:
+        """See the API."""
+        version = self._registry.undelete_version(
+            request.model, request.version, actor=actor_of(context)
+        )
+        return convert.version_to_proto(version)
+
+    def CopyVersion(
+        self, request: registry_pb2.CopyVersionRequest, context: grpc.ServicerContext
+    ) -> artifact_pb2.Version:
+        """See the API."""
+        number, alias = _selector(request)
+        version = self._registry.copy_version(
+            request.model,
+            request.destination,
+            version=number,
+            alias=alias,
+            aliases=request.aliases,
+            request_id=request.request_id or None,
+            actor=actor_of(context),
+        )
+        return convert.version_to_proto(version)
+
+    def ListChanges(
+        self, request: registry_pb2.ListChangesRequest, context: grpc.ServicerContext
+    ) -> registry_pb2.ListChangesResponse:
+        """See the API."""
+        recent = self._registry.list_changes(
+            request.since, request.page_size, request.model, request.alias
+        )
+        return registry_pb2.ListChangesResponse(
+            changes=map(convert.change_to_proto, recent.changes),
+            revision=recent.revision,
+            more=recent.more,
+        )
 
     @contextmanager
     def _transfer(self) -> Iterator[None]:
@@ -132,3 +174,31 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
             yield
         finally:
             self._transfers.release()
+
+
+def actor_of(context: grpc.ServicerContext) -> str:
+    """Give what the caller goes by: what it calls itself, or else its address.
+
+    Raises InvalidName.
+    """
+    for key, value in context.invocation_metadata():
+        if key == _ACTOR_KEY:
+            text = value if isinstance(value, str) else value.decode(errors="replace")
+            if not (0 < len(text) <= _ACTOR_LENGTH and text.isprintable()):
+                raise InvalidName(
+                    f"{_ACTOR_KEY} {text[:40]!a} is no name; 1 to {_ACTOR_LENGTH} characters that "
+                    "can be printed are"
+                )
+            return text
+    return context.peer()[:_ACTOR_LENGTH]
+
+
+def _selector(
+    request: registry_pb2.GetVersionRequest | registry_pb2.CopyVersionRequest,
+) -> tuple[int | None, str | None]:
+    match request.WhichOneof("selector"):
+        case "version":
+            return request.version, None
+        case "alias":
+            return None, request.alias
+    return None, None

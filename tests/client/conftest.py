@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 import grpc
 import numpy as np
 import pytest
-from google.protobuf.empty_pb2 import Empty
 
 from servax import AsyncClient, Client, convert
 from servax.tensors import from_proto, to_proto
@@ -304,9 +303,10 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
         for alias, number in self.aliases.get(request.model, {}).items():
             if number == request.version:
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{alias!r} points to it")
-        if self.versions.pop((request.model, request.version), None) is None:
+        deleted = self.versions.pop((request.model, request.version), None)
+        if deleted is None:
             context.abort(grpc.StatusCode.NOT_FOUND, f"no version {request.version}")
-        return Empty()
+        return version_to_proto(deleted)
 
 
 @dataclass

@@ -112,7 +112,7 @@ def test_a_version_is_removed(run, program):
     """rm deletes a version without asking where there is nobody to ask."""
     run("push", "lm", program)
 
-    assert run("rm", "lm:1").stdout == "lm:1 is gone\n"
+    assert run("rm", "lm:1").stdout == "lm:1 is deleted; servax undelete lm:1 brings it back\n"
     run("show", "lm:1", code=3)
 
 
@@ -123,7 +123,7 @@ def test_at_a_terminal_removal_is_asked_for(run, program, monkeypatch):
     monkeypatch.setattr("servax.cli.registry.sys", Terminal)
 
     refused = run("rm", "lm:1", code=1, input="n\n")
-    assert "Delete lm:1 for good?" in refused.stderr
+    assert "Delete lm:1?" in refused.stderr
     run("show", "lm:1")
     run("rm", "lm:1", "--yes")
     run("show", "lm:1", code=3)
@@ -155,6 +155,10 @@ def test_json_is_for_scripts(run, program, tmp_path):
             "description",
             "labels",
             "aliases",
+            "creator",
+            "source_revision",
+            "copied_from",
+            "delete_time",
             "signatures",
             "weights",
         ]
@@ -176,7 +180,8 @@ def test_json_is_for_scripts(run, program, tmp_path):
     assert json.loads(run("pull", "lm:1", "-o", tmp_path / "o", "--json").stdout) == version
     assert json.loads(run("alias", "lm", "p", 2, "--json").stdout)["aliases"] == {"p": 2}
     assert json.loads(run("unalias", "lm", "p", "--json").stdout)["aliases"] == {}
-    assert json.loads(run("rm", "lm:1", "--json").stdout) == {"model": "lm", "version": 1}
+    removed = json.loads(run("rm", "lm:1", "--json").stdout)
+    assert (removed["model"], removed["version"]) == ("lm", 1)
     status = json.loads(run("status", "--json").stdout)
     assert (status["platform"], status["versions"][0]["state"]) == ("cpu", "READY")
 

@@ -16,7 +16,7 @@ SECTIONS = {
     section.split("`")[0].split()[0]: section
     for section in re.split(r"^## `servax ", (DOCS / "cli.md").read_text(), flags=re.MULTILINE)[1:]
 }
-EVERYWHERE = ("--registry", "--worker", "--json", "--timeout")
+EVERYWHERE = ("--registry", "--worker", "--actor", "--json", "--timeout")
 
 
 def test_every_command_has_a_section():

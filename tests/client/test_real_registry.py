@@ -1,15 +1,24 @@
 """The client against the registry itself, in a process that can be killed."""
 
+import json
 import random
 import socket
 import subprocess
 import sys
 import time
+import uuid
+from datetime import date
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+import safetensors.numpy
+from click.testing import CliRunner
+from jax import export
 
-from servax import Client, InvalidArgument, NotFound, Unreachable
+from servax import Batching, Client, Golden, InvalidArgument, NotFound, Unreachable
+from servax.cli import main
 
 MIB = 1 << 20
 
@@ -104,3 +113,109 @@ def test_the_registry_speaks_through_the_client(real):
         real.version("nope:3")
     with pytest.raises(InvalidArgument, match=r"jax\.export"):
         real.push("lm", b"not a program")
+
+
+@pytest.fixture(scope="module")
+def doubling():
+    """An exported x * 2 of float32[b,3]."""
+    spec = jax.ShapeDtypeStruct(export.symbolic_shape("b,3"), "float32")
+    return bytes(export.export(jax.jit(lambda x: x * 2))(spec).serialize())
+
+
+@pytest.fixture
+def named(connect, process):
+    """A client that says who it is, and a model's name that nobody else uses."""
+    client = connect(registry=process.address, actor="Ada Løvelace")
+    return client, f"m-{uuid.uuid4()}"
+
+
+def test_what_is_declared_arrives(named, doubling, file_of):
+    """Batching, golden example, source revision and who published it come back as values."""
+    client, model = named
+    x = np.ones((2, 3), np.float32)
+    golden = safetensors.numpy.save({"inputs/x": x, "outputs/output": 2 * x})
+
+    version = client.push(
+        model,
+        doubling,
+        source_revision="abc",
+        batching=Batching("b", max_rows=8),
+        golden=Golden(file_of(golden), rtol=0.5, atol=0.25),
+    )
+
+    (signature,) = version.signatures
+    assert signature.batching == Batching("b", 8)
+    assert signature.golden is not None
+    assert client.read_blob(signature.golden.blob) == golden
+    assert (signature.golden.rtol, signature.golden.atol) == (0.5, 0.25)
+    assert version.source_revision == "abc"
+    assert version.creator == r"Ada L\xf8velace"
+    assert version.expires == signature.expires == signature.compatibility.expires
+
+
+def test_declarations_name_their_signature(named, doubling):
+    """With several programs, what is declared says of which; a wrong name is refused here."""
+    client, model = named
+    programs = {"one": doubling, "two": doubling}
+
+    with pytest.raises(InvalidArgument, match="of which of one, two"):
+        client.push(model, programs, batching=Batching("b"))
+    with pytest.raises(InvalidArgument, match="'three', which is none of one, two"):
+        client.push(model, programs, batching={"three": Batching("b")})
+    version = client.push(model, programs, batching={"two": Batching("b")})
+
+    assert [signature.batching for signature in version.signatures] == [None, Batching("b")]
+
+
+def test_versions_are_deleted_copied_and_found(named, doubling):
+    """Deleting, undeleting, copying and searching do what they say, and the log tells of it."""
+    client, model = named
+    copied = f"{model}-copy"
+    client.push(model, doubling, labels={"of": model}, aliases=["live"])
+
+    copy = client.copy_version(f"{model}@live", copied, aliases=["live"])
+    client.delete_alias(model, "live")
+    assert client.delete_version(f"{model}:1").delete_time is not None
+
+    assert [v.model for v in client.versions(labels={"of": model})] == [copied]
+    found = list(client.versions(model, labels={"of": model}, deleted=True, platform="cpu"))
+    assert [v.number for v in found] == [1]
+    expired = [v.model for v in client.versions(copied, expiring_before=date.max)]
+    assert expired == [copied]
+    assert not list(client.versions(copied, created_before=copy.create_time))
+    assert client.undelete_version(f"{model}:1").delete_time is None
+    changes = list(client.changes(model))
+    assert [change.action.name for change in changes] == [
+        *("PUBLISH", "SET_ALIAS", "DELETE_ALIAS", "DELETE", "UNDELETE")
+    ]
+    assert {change.actor for change in changes} == {r"Ada L\xf8velace"}
+    assert list(client.changes(model, since=changes[-2].revision)) == changes[-1:]
+    assert [change.version for change in client.changes(copied, "live")] == [1]
+
+
+def test_the_command_line_does_all_of_that(process, doubling, tmp_path):
+    """push, ls, cp, rm, undelete and log work together against the registry."""
+    program, golden = tmp_path / "program", tmp_path / "golden"
+    program.write_bytes(doubling)
+    x = np.ones((2, 3), np.float32)
+    golden.write_bytes(safetensors.numpy.save({"inputs/x": x, "outputs/output": 2 * x}))
+    model = f"m-{uuid.uuid4()}"
+
+    def run(*arguments, code=0):
+        result = CliRunner().invoke(
+            main, [*map(str, arguments), "--registry", process.address], terminal_width=200
+        )
+        assert result.exit_code == code, result.output
+        return result.stdout
+
+    run("push", model, program, "--batching", "b:8", "--golden", golden, "--label", f"of={model}")
+    run("cp", f"{model}:1", f"{model}-b", "--alias", "live", "--actor", "ada")
+    run("rm", f"{model}:1")
+    assert run("ls", "--label", f"of={model}").count(f"{model}-b") == 1
+    assert "1" in run("ls", model, "--deleted", "--platform", "cpu", "--since", "2020-01-01")
+    run("undelete", f"{model}:1")
+    log = run("log", f"{model}-b@live")
+    assert "ada" in log
+    assert "live: nowhere → 1" in log
+    assert len(json.loads(run("log", model, "--json"))) == 3
+    run("log", f"{model}-b:2", "--since", 1)

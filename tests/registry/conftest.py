@@ -111,7 +111,11 @@ class InProcess:
         self._servicer = servicer
 
     def __getattr__(self, method):
-        return lambda request: getattr(self._servicer, method)(request, None)
+        return lambda request: getattr(self._servicer, method)(request, self)
+
+    def invocation_metadata(self):
+        """What callers send beside their requests."""
+        return [("servax-actor", "tester")]
 
 
 # Servers that tests use where these variables have their URLs; .ci/services starts them.

@@ -18,6 +18,7 @@ from servax_registry.artifact import (
     ProgramSource,
     Publication,
     Result,
+    Selection,
 )
 from servax_registry.convert import size_of, version_to_proto
 from servax_registry.errors import InvalidName, InvalidProgram, StorageFull, VersionTooLarge
@@ -174,7 +175,7 @@ def test_few_publications_read_their_blobs_at_once(database):
 
 def test_weights_of_very_many_arrays_are_refused(database, monkeypatch):
     """Weights that cannot be described in one message are refused as soon as that is clear."""
-    monkeypatch.setattr("servax_registry.service._MAX_TENSORS", 3)
+    monkeypatch.setattr("servax_registry.drafts._MAX_TENSORS", 3)
     registry = Registry(database, size_of=size_of, inspect=lambda file: program())
     digests = []
     for shard in range(3):
@@ -214,7 +215,7 @@ def test_large_versions_come_one_a_page(publish, database, monkeypatch):
     registry = Registry(database, size_of=size_of)
     numbers, token = [], ""
     while True:
-        page = registry.list_versions("m", page_token=token)
+        page = registry.list_versions(Selection("m"), page_token=token)
         numbers.append([version.number for version in page.items])
         token = page.next_page_token
         if not token:

@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-from google.protobuf.empty_pb2 import Empty
-
 from servax._calls.steps import Method, Peer
 from servax_proto.v1 import artifact_pb2, prediction_pb2, registry_pb2
 
@@ -34,7 +32,18 @@ SET_ALIAS = Method[registry_pb2.SetAliasRequest, artifact_pb2.Model](Peer.REGIST
 DELETE_ALIAS = Method[registry_pb2.DeleteAliasRequest, artifact_pb2.Model](
     Peer.REGISTRY, "DeleteAlias"
 )
-DELETE_VERSION = Method[registry_pb2.DeleteVersionRequest, Empty](Peer.REGISTRY, "DeleteVersion")
+DELETE_VERSION = Method[registry_pb2.DeleteVersionRequest, artifact_pb2.Version](
+    Peer.REGISTRY, "DeleteVersion"
+)
+UNDELETE_VERSION = Method[registry_pb2.UndeleteVersionRequest, artifact_pb2.Version](
+    Peer.REGISTRY, "UndeleteVersion"
+)
+COPY_VERSION = Method[registry_pb2.CopyVersionRequest, artifact_pb2.Version](
+    Peer.REGISTRY, "CopyVersion"
+)
+LIST_CHANGES = Method[registry_pb2.ListChangesRequest, registry_pb2.ListChangesResponse](
+    Peer.REGISTRY, "ListChanges"
+)
 
 PREDICT = Method[prediction_pb2.PredictRequest, prediction_pb2.PredictResponse](
     Peer.WORKER, "Predict"
@@ -48,11 +57,14 @@ GET_STATUS = Method[prediction_pb2.GetStatusRequest, prediction_pb2.GetStatusRes
 
 _SERVICES = {Peer.REGISTRY: "servax.v1.Registry", Peer.WORKER: "servax.v1.Prediction"}
 
-# Reads may be repeated; so may a publication, which its request_id tells from another.
+# Reads may be repeated; so may what makes a version, which its request_id tells from another.
 _REPEATABLE = (
     FIND_MISSING_BLOBS,
     READ_BLOB,
     PUBLISH_VERSION,
+    COPY_VERSION,
+    UNDELETE_VERSION,
+    LIST_CHANGES,
     LIST_MODELS,
     GET_MODEL,
     LIST_VERSIONS,

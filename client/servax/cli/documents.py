@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from servax.types import Blob, Model, ServedVersion, Signature, TensorSpec, Version, WorkerStatus
+from servax.types import (
+    Blob,
+    Change,
+    Model,
+    ServedVersion,
+    Signature,
+    TensorSpec,
+    Version,
+    WorkerStatus,
+)
 
 Document = dict[str, Any]
 
@@ -35,6 +44,10 @@ def version(value: Version) -> Document:
         "description": value.description,
         "labels": dict(value.labels),
         "aliases": list(value.aliases),
+        "creator": value.creator,
+        "source_revision": value.source_revision,
+        "copied_from": str(value.copied_from) if value.copied_from else None,
+        "delete_time": value.delete_time.isoformat() if value.delete_time else None,
         "signatures": [signature(each) for each in value.signatures],
         "weights": [
             {
@@ -46,6 +59,21 @@ def version(value: Version) -> Document:
             }
             for shard in value.weights
         ],
+    }
+
+
+def change(value: Change) -> Document:
+    """Describe a change."""
+    return {
+        "revision": value.revision,
+        "time": value.time.isoformat(),
+        "actor": value.actor,
+        "action": value.action.name,
+        "model": value.model,
+        "version": value.version,
+        "alias": value.alias,
+        "previous_version": value.previous_version,
+        "detail": value.detail,
     }
 
 

@@ -1,5 +1,6 @@
 """The options and argument types that commands share."""
 
+import getpass
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -8,6 +9,7 @@ import click
 from servax._calls.endpoints import DEFAULT_TIMEOUT
 from servax.errors import InvalidReference
 from servax.reference import ModelReference
+from servax.types import Batching
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,7 +46,25 @@ class PairType(click.ParamType[tuple[str, str]]):
         return key, rest
 
 
+class BatchingType(click.ParamType[Batching]):
+    """SYMBOL or SYMBOL:ROWS; with a number for SYMBOL, the fixed number of rows."""
+
+    name = "batching"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Batching:
+        """Split at the colon."""
+        symbol, _, rows = value.partition(":")
+        if symbol.isdecimal() and not rows:
+            return Batching("", int(symbol))
+        if not symbol.isidentifier() or not (rows.isdecimal() or ":" not in value):
+            self.fail(f"{value!r} is not of the form SYMBOL or SYMBOL:ROWS", param, ctx)
+        return Batching(symbol, int(rows or 0))
+
+
 REFERENCE = ReferenceType()
+BATCHING = BatchingType()
 PAIR = PairType()
 FILE = click.Path(exists=True, dir_okay=False)
 
@@ -60,6 +80,26 @@ def registry_option(command: F) -> F:
         show_envvar=True,
         help="Where the registry listens.",
     )(command)
+
+
+def actor_option(command: F) -> F:
+    """Add --actor."""
+    return click.option(
+        "--actor",
+        metavar="NAME",
+        envvar="SERVAX_ACTOR",
+        default=_user,
+        show_default="the user's name",
+        show_envvar=True,
+        help="Who is recorded as having done this.",
+    )(command)
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container's user need not have a name
+        return None
 
 
 def worker_option(command: F) -> F:

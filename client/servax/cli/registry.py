@@ -1,15 +1,24 @@
 """The commands that speak to the registry."""
 
 import sys
+from datetime import datetime
 from itertools import chain
 
 import click
 
 from servax.cli import documents, tables
-from servax.cli.parameters import FILE, PAIR, REFERENCE, output_options, registry_option
+from servax.cli.parameters import (
+    BATCHING,
+    FILE,
+    PAIR,
+    REFERENCE,
+    actor_option,
+    output_options,
+    registry_option,
+)
 from servax.client import Client
 from servax.reference import ModelReference
-from servax.types import DEFAULT_SIGNATURE
+from servax.types import DEFAULT_SIGNATURE, Batching, Golden
 
 
 @click.command()
@@ -47,7 +56,29 @@ from servax.types import DEFAULT_SIGNATURE
     multiple=True,
     help="A label; may be repeated.",
 )
+@click.option(
+    "--source-revision",
+    metavar="TEXT",
+    default="",
+    help="What it was made from: a commit, a tag, the address of a run.",
+)
+@click.option(
+    "--batching",
+    metavar="SYMBOL[:ROWS]",
+    type=BATCHING,
+    help="FILE's rows, counted by dimension 0, do not influence each other: requests may be "
+    "joined, up to ROWS. A number for SYMBOL where it is fixed.",
+)
+@click.option(
+    "--golden",
+    metavar="FILE",
+    type=FILE,
+    help="A safetensors file with inputs/NAME and outputs/NAME, which workers must reproduce.",
+)
+@click.option("--rtol", default=Golden.rtol, show_default=True, help="Of --golden, relative.")
+@click.option("--atol", default=Golden.atol, show_default=True, help="Of --golden, absolute.")
 @registry_option
+@actor_option
 @output_options
 def push(
     name: str,
@@ -58,7 +89,13 @@ def push(
     aliases: tuple[str, ...],
     description: str,
     labels: tuple[tuple[str, str], ...],
+    source_revision: str,
+    batching: Batching | None,
+    golden: str | None,
+    rtol: float,
+    atol: float,
     registry: str,
+    actor: str | None,
     as_json: bool,
     timeout: float,
 ) -> None:
@@ -71,7 +108,10 @@ def push(
         if key in files:
             raise click.UsageError(f"signature {key!r} is given twice")
         files[key] = path
-    with Client(registry=registry, timeout=timeout) as client, tables.progress_bars() as report:
+    with (
+        Client(registry=registry, timeout=timeout, actor=actor) as client,
+        tables.progress_bars() as report,
+    ):
         version = client.push(
             name,
             files,
@@ -79,6 +119,9 @@ def push(
             aliases=aliases,
             description=description,
             labels=dict(labels),
+            source_revision=source_revision,
+            batching={signature: batching} if batching else None,
+            golden={signature: Golden(golden, rtol, atol)} if golden else None,
             progress=report,
         )
     if as_json:
@@ -89,23 +132,58 @@ def push(
 
 @click.command()
 @click.argument("name", required=False)
+@click.option(
+    "--label",
+    "labels",
+    metavar="KEY=VALUE",
+    type=PAIR,
+    multiple=True,
+    help="Only versions with this label; may be repeated.",
+)
+@click.option("--platform", help="Only versions for this platform, such as cuda.")
+@click.option("--since", type=click.DateTime(), help="Only versions published then or later.")
+@click.option("--before", type=click.DateTime(), help="Only versions published before.")
+@click.option("--deleted", is_flag=True, help="Deleted versions too.")
 @registry_option
 @output_options
-def ls(name: str | None, registry: str, as_json: bool, timeout: float) -> None:
-    """List the models, or the versions of the model NAME, newest first."""
+def ls(
+    name: str | None,
+    labels: tuple[tuple[str, str], ...],
+    platform: str | None,
+    since: datetime | None,
+    before: datetime | None,
+    deleted: bool,
+    registry: str,
+    as_json: bool,
+    timeout: float,
+) -> None:
+    """List the models, or the versions of the model NAME, newest first.
+
+    With a condition, list the versions of all models, or of NAME, that meet it.
+    """
+    versions_wanted = any((name, labels, platform, since, before, deleted))
     with Client(registry=registry, timeout=timeout) as client:
-        if name is None:
+        if not versions_wanted:
             models = list(client.models())
             if as_json:
                 tables.print_json([documents.model(model) for model in models])
             else:
                 tables.print_models(models)
         else:
-            versions = list(client.versions(name))
+            versions = list(
+                client.versions(
+                    name,
+                    labels=dict(labels),
+                    platform=platform,
+                    created_from=since,
+                    created_before=before,
+                    deleted=deleted,
+                )
+            )
             if as_json:
                 tables.print_json([documents.version(version) for version in versions])
             else:
-                tables.print_versions(versions)
+                tables.print_versions(versions, with_model=name is None)
 
 
 @click.command()
@@ -177,6 +255,7 @@ def pull(
     help="Only if ALIAS points there now; 0: only if it does not exist.",
 )
 @registry_option
+@actor_option
 @output_options
 def alias(
     name: str,
@@ -184,11 +263,12 @@ def alias(
     version: int,
     expect: int | None,
     registry: str,
+    actor: str | None,
     as_json: bool,
     timeout: float,
 ) -> None:
     """Point ALIAS of the model NAME to VERSION, wherever it pointed before."""
-    with Client(registry=registry, timeout=timeout) as client:
+    with Client(registry=registry, timeout=timeout, actor=actor) as client:
         model = client.set_alias(name, alias, version, expected_version=expect)
     if as_json:
         tables.print_json(documents.model(model))
@@ -200,10 +280,13 @@ def alias(
 @click.argument("name")
 @click.argument("alias")
 @registry_option
+@actor_option
 @output_options
-def unalias(name: str, alias: str, registry: str, as_json: bool, timeout: float) -> None:
+def unalias(
+    name: str, alias: str, registry: str, actor: str | None, as_json: bool, timeout: float
+) -> None:
     """Remove ALIAS of the model NAME; the version stays."""
-    with Client(registry=registry, timeout=timeout) as client:
+    with Client(registry=registry, timeout=timeout, actor=actor) as client:
         model = client.delete_alias(name, alias)
     if as_json:
         tables.print_json(documents.model(model))
@@ -215,17 +298,106 @@ def unalias(name: str, alias: str, registry: str, as_json: bool, timeout: float)
 @click.argument("reference", type=REFERENCE)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, as nobody is asked in a script.")
 @registry_option
+@actor_option
 @output_options
-def rm(reference: ModelReference, yes: bool, registry: str, as_json: bool, timeout: float) -> None:
-    """Delete the version REFERENCE, which has to be NAME:VERSION."""
+def rm(
+    reference: ModelReference,
+    yes: bool,
+    registry: str,
+    actor: str | None,
+    as_json: bool,
+    timeout: float,
+) -> None:
+    """Delete the version REFERENCE, which has to be NAME:VERSION.
+
+    Until it is collected, undelete brings it back.
+    """
     if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete {reference} for good?", abort=True, err=True)
-    with Client(registry=registry, timeout=timeout) as client:
-        client.delete_version(reference)
+        click.confirm(f"Delete {reference}?", abort=True, err=True)
+    with Client(registry=registry, timeout=timeout, actor=actor) as client:
+        version = client.delete_version(reference)
     if as_json:
-        tables.print_json({"model": reference.name, "version": reference.version})
+        tables.print_json(documents.version(version))
     else:
-        click.echo(f"{reference} is gone")
+        click.echo(f"{reference} is deleted; servax undelete {reference} brings it back")
 
 
-COMMANDS = (push, ls, show, pull, alias, unalias, rm)
+@click.command()
+@click.argument("reference", type=REFERENCE)
+@registry_option
+@actor_option
+@output_options
+def undelete(
+    reference: ModelReference, registry: str, actor: str | None, as_json: bool, timeout: float
+) -> None:
+    """Bring the deleted version REFERENCE back, which has to be NAME:VERSION."""
+    with Client(registry=registry, timeout=timeout, actor=actor) as client:
+        version = client.undelete_version(reference)
+    if as_json:
+        tables.print_json(documents.version(version))
+    else:
+        click.echo(f"{reference} is back")
+
+
+@click.command()
+@click.argument("reference", type=REFERENCE)
+@click.argument("name")
+@click.option(
+    "--alias",
+    "aliases",
+    metavar="ALIAS",
+    multiple=True,
+    help="An alias of NAME that is to point to the copy; may be repeated.",
+)
+@registry_option
+@actor_option
+@output_options
+def cp(
+    reference: ModelReference,
+    name: str,
+    aliases: tuple[str, ...],
+    registry: str,
+    actor: str | None,
+    as_json: bool,
+    timeout: float,
+) -> None:
+    """Make a new version of the model NAME out of the version REFERENCE; no bytes are copied."""
+    with Client(registry=registry, timeout=timeout, actor=actor) as client:
+        version = client.copy_version(reference, name, aliases=aliases)
+    if as_json:
+        tables.print_json(documents.version(version))
+    else:
+        click.echo(f"{version.model}:{version.number} is a copy of {version.copied_from}")
+
+
+@click.command()
+@click.argument("reference", type=REFERENCE, required=False)
+@click.option(
+    "--since",
+    metavar="REVISION",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Only what changed after this revision.",
+)
+@registry_option
+@output_options
+def log(
+    reference: ModelReference | None, since: int, registry: str, as_json: bool, timeout: float
+) -> None:
+    """Tell who changed what: everywhere, of the model NAME, or where NAME@ALIAS pointed when."""
+    name, number, alias = (
+        (reference.name, reference.version, reference.alias) if reference else (None, None, None)
+    )
+    with Client(registry=registry, timeout=timeout) as client:
+        changes = [
+            change
+            for change in client.changes(name, alias, since=since)
+            if number in (None, change.version, change.previous_version)
+        ]
+    if as_json:
+        tables.print_json([documents.change(change) for change in changes])
+    else:
+        tables.print_changes(changes)
+
+
+COMMANDS = (push, ls, show, pull, cp, alias, unalias, rm, undelete, log)

@@ -16,7 +16,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from servax.types import Model, Progress, Signature, TensorSpec, Version, WorkerStatus
+from servax.types import Change, Model, Progress, Signature, TensorSpec, Version, WorkerStatus
 
 _STYLES = {"READY": "green", "FAILED": "red"}
 
@@ -75,18 +75,40 @@ def print_models(models: Iterable[Model]) -> None:
     _print(table)
 
 
-def print_versions(versions: Iterable[Version]) -> None:
-    """Print one line per version."""
+def print_versions(versions: Iterable[Version], *, with_model: bool) -> None:
+    """Print one line per version; where they are of several models, with the model."""
     table = _table("version", "aliases", "signatures", "size", "created", "description")
     for version in versions:
+        number = f"{version.model}:{version.number}" if with_model else str(version.number)
         _row(
             table,
-            version.number,
+            f"{number} (deleted)" if version.delete_time else number,
             ", ".join(version.aliases),
             ", ".join(signature.name for signature in version.signatures),
             decimal(version.size),
             _time(version.create_time),
             version.description,
+        )
+    _print(table)
+
+
+def print_changes(changes: Iterable[Change]) -> None:
+    """Print one line per change."""
+    table = _table("revision", "time", "actor", "action", "model", "version", "what")
+    for change in changes:
+        what = change.detail
+        if change.alias:
+            before = change.previous_version or "nowhere"
+            what = f"{change.alias}: {before} → {change.version or 'nowhere'}"
+        _row(
+            table,
+            change.revision,
+            _time(change.time),
+            change.actor,
+            change.action.name.lower().replace("_", " "),
+            change.model,
+            change.version or "",
+            what,
         )
     _print(table)
 

@@ -103,7 +103,8 @@ class InspectionRow(Base):
     """What one version of our reader found in a program. Never changed: versions refer to it.
 
     `written_in` is what decides which releases of JAX load the program: its versions of StableHLO,
-    serialization and calling convention, and JAX, with a slash between them.
+    serialization and calling convention, and JAX, with a slash between them. `platforms` has a
+    comma before and after each of the program's.
     """
 
     __tablename__ = "inspections"
@@ -114,6 +115,7 @@ class InspectionRow(Base):
     reader_version: Mapped[int]
     program: Mapped[Program] = mapped_column(Document(Program))
     written_in: Mapped[str] = mapped_column(Text, index=True, server_default="")
+    platforms: Mapped[str] = mapped_column(Text, server_default="")
 
     blob: Mapped[BlobRow] = relationship(lazy="raise")
 
@@ -245,7 +247,10 @@ class LabelRow(Base):
     """A free key-value pair of a version."""
 
     __tablename__ = "labels"
-    __table_args__ = (UniqueConstraint("version_id", "key"),)
+    __table_args__ = (
+        UniqueConstraint("version_id", "key"),
+        Index("ix_labels_key_value", "key", "value"),
+    )
 
     id: Mapped[Key]
     version_id: Mapped[VersionKey]

@@ -1,9 +1,9 @@
 """Models, their versions and aliases: every query on them, within the caller's unit of work."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import Select, delete, func, insert, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, joinedload, selectinload
 
@@ -13,11 +13,13 @@ from servax_registry.artifact import (
     GoldenExample,
     Model,
     Program,
+    Selection,
     Signature,
     Version,
     VersionName,
     WeightsShard,
 )
+from servax_registry.errors import BlobsNotStored
 from servax_registry.store.models import (
     AliasRow,
     BlobRow,
@@ -30,6 +32,7 @@ from servax_registry.store.models import (
     SignatureRow,
     VersionRow,
 )
+from servax_registry.store.search import conditions
 
 # How many rows a listing reads at once. Some versions take megabytes each.
 _MODEL_BATCH = 100
@@ -77,26 +80,52 @@ class Versions:
         return self._session.scalars(select(ModelRow.name).order_by(ModelRow.id).limit(limit)).all()
 
     def version(self, model: str, number: int) -> Version | None:
-        """Get one version by number."""
-        query = self._of(model).where(VersionRow.number == number)
-        return next(iter(self._versions(self._session.scalars(query).all())), None)
+        """Get one version by number, deleted or not."""
+        query = (
+            select(VersionRow)
+            .join(VersionRow.model)
+            .where(ModelRow.name == model, VersionRow.number == number)
+        )
+        rows = self._session.scalars(query.options(*_WHOLE_VERSION)).all()
+        return next(iter(self._versions(rows)), None)
 
-    def versions(self, model: str, before: int | None) -> Iterator[Version]:
-        """Yield versions of one model, newest first, those below the number `before`."""
+    def versions(
+        self,
+        selection: Selection,
+        expiring: Collection[str] = (),
+        after: VersionName | None = None,
+    ) -> Iterator[Version]:
+        """Yield versions by model, newest first, those behind `after`; see search.conditions."""
+        where = conditions(selection, expiring)
         while True:
-            query = self._of(model).order_by(VersionRow.number.desc()).limit(_VERSION_BATCH)
-            if before is not None:
-                query = query.where(VersionRow.number < before)
-            rows = self._session.scalars(query).all()
-            yield from self._versions(rows)
-            if len(rows) < _VERSION_BATCH:
+            query = (
+                select(VersionRow)
+                .join(VersionRow.model)
+                .where(*where)
+                .order_by(ModelRow.name, VersionRow.number.desc())
+                .limit(_VERSION_BATCH)
+                .options(*_WHOLE_VERSION)
+            )
+            if after is not None:
+                earlier = VersionRow.number < after.number
+                if not selection.model:
+                    same = (ModelRow.name == after.model) & earlier
+                    earlier = same | (ModelRow.name > after.model)
+                query = query.where(earlier)
+            found = self._versions(self._session.scalars(query).all())
+            yield from found
+            if len(found) < _VERSION_BATCH:
                 return
-            before = rows[-1].number
+            after = VersionName(found[-1].model, found[-1].number)
             self._session.expunge_all()
 
     def numbers(self, model: str, limit: int) -> Sequence[int]:
-        """Give numbers of existing versions, newest first."""
-        query = select(VersionRow.number).join(VersionRow.model).where(ModelRow.name == model)
+        """Give numbers of versions that are not deleted, newest first."""
+        query = (
+            select(VersionRow.number)
+            .join(VersionRow.model)
+            .where(ModelRow.name == model, VersionRow.delete_time.is_(None))
+        )
         return self._session.scalars(query.order_by(VersionRow.number.desc()).limit(limit)).all()
 
     def requested(self, request_id: str) -> Version | None:
@@ -122,27 +151,25 @@ class Versions:
         assert number is not None
         return number
 
-    def add(self, version: Version, request_id: str | None, reader_version: int) -> None:
-        """Insert a version of an existing model, and point its aliases to it."""
-        model_id = self._session.scalars(
-            select(ModelRow.id).where(ModelRow.name == version.model)
-        ).one()
+    def add(self, version: Version, request_id: str | None) -> None:
+        """Insert a version of an existing model, and point its aliases to it.
+
+        Raises BlobsNotStored where a blob was collected meanwhile.
+        """
+        source = version.copied_from
         row = VersionRow(
-            model_id=model_id,
+            model_id=self._model_id(version.model),
             number=version.number,
             description=version.description,
             request_id=request_id,
             create_time=version.create_time,
+            creator=version.creator,
+            source_revision=version.source_revision,
+            copied_model=source.model if source else None,
+            copied_number=source.number if source else None,
             labels=[LabelRow(key=key, value=value) for key, value in version.labels.items()],
             signatures=[
-                SignatureRow(
-                    position=position,
-                    name=signature.name,
-                    inspection_id=self._inspection_id(signature.program.digest, reader_version),
-                    inputs=signature.inputs,
-                    weights=signature.weights,
-                    outputs=signature.outputs,
-                )
+                self._signature_row(position, signature)
                 for position, signature in enumerate(version.signatures)
             ],
             shards=[
@@ -159,11 +186,12 @@ class Versions:
         for alias in version.aliases:
             self.point(version.model, alias, version.number)
 
-    def delete(self, model: str, number: int) -> None:
-        """Delete a version that no alias points to."""
-        model_id = select(ModelRow.id).where(ModelRow.name == model).scalar_subquery()
+    def mark_deleted(self, model: str, number: int, time: datetime | None) -> None:
+        """Delete a version that no alias points to, or undelete it where `time` is None."""
         self._session.execute(
-            delete(VersionRow).where(VersionRow.model_id == model_id, VersionRow.number == number)
+            update(VersionRow)
+            .where(VersionRow.model_id == self._model_id(model), VersionRow.number == number)
+            .values(delete_time=time)
         )
 
     def aliases(self, model: str) -> Mapping[str, int]:
@@ -178,7 +206,7 @@ class Versions:
 
     def point(self, model: str, alias: str, number: int) -> None:
         """Point an alias to an existing version."""
-        model_id = self._session.scalars(select(ModelRow.id).where(ModelRow.name == model)).one()
+        model_id = self._model_id(model)
         moved = self._session.scalar(
             update(AliasRow)
             .where(AliasRow.model_id == model_id, AliasRow.name == alias)
@@ -196,39 +224,46 @@ class Versions:
             delete(AliasRow).where(AliasRow.model_id == model_id, AliasRow.name == alias)
         )
 
-    def inspection(self, digest: str, reader_version: int) -> Program | None:
-        """Get what this version of the reader found in a program."""
-        return self._session.scalar(
-            select(InspectionRow.program)
-            .join(InspectionRow.blob)
-            .where(BlobRow.digest == digest, InspectionRow.reader_version == reader_version)
+    def _signature_row(self, position: int, signature: Signature) -> SignatureRow:
+        golden = signature.golden
+        return SignatureRow(
+            position=position,
+            name=signature.name,
+            inspection_id=self._inspection_id(signature.program.digest, signature.inspected),
+            inputs=signature.inputs,
+            weights=signature.weights,
+            outputs=signature.outputs,
+            batching=signature.batching,
+            golden=golden
+            and GoldenRow(
+                blob_id=self._blob_id(golden.blob.digest), rtol=golden.rtol, atol=golden.atol
+            ),
+            encodings=[
+                EncodingRow(
+                    inspection_id=self._inspection_id(encoding.program.digest, encoding.inspected),
+                    create_time=encoding.create_time,
+                )
+                for encoding in signature.encodings
+            ],
         )
 
-    def add_inspection(self, digest: str, reader_version: int, program: Program) -> None:
-        """Keep what this version of the reader found in a program, unless it is kept already."""
-        if self.inspection(digest, reader_version) is None:
-            self._session.execute(
-                insert(InspectionRow).values(
-                    blob_id=self._blob_id(digest),
-                    reader_version=reader_version,
-                    program=program,
-                    written_in=str(program.written_in),
-                )
-            )
-
-    def _of(self, model: str) -> Select[VersionRow]:
-        query = select(VersionRow).join(VersionRow.model).where(ModelRow.name == model)
-        return query.options(*_WHOLE_VERSION)
+    def _model_id(self, model: str) -> int:
+        return self._session.scalars(select(ModelRow.id).where(ModelRow.name == model)).one()
 
     def _blob_id(self, digest: str) -> int:
-        return self._session.scalars(select(BlobRow.id).where(BlobRow.digest == digest)).one()
+        found = self._session.scalar(select(BlobRow.id).where(BlobRow.digest == digest))
+        if found is None:
+            raise _collected(digest)
+        return found
 
-    def _inspection_id(self, digest: str, reader_version: int) -> int:
-        return self._session.scalars(
-            select(InspectionRow.id)
-            .join(InspectionRow.blob)
-            .where(BlobRow.digest == digest, InspectionRow.reader_version == reader_version)
-        ).one()
+    def _inspection_id(self, digest: str, program: Program) -> int:
+        rows = self._session.scalars(
+            select(InspectionRow).join(InspectionRow.blob).where(BlobRow.digest == digest)
+        )
+        found = next((row.id for row in rows if row.program == program), None)
+        if found is None:
+            raise _collected(digest)
+        return found
 
     def _models(self, rows: Sequence[ModelRow]) -> list[Model]:
         keys = [row.id for row in rows]
@@ -236,7 +271,7 @@ class Versions:
             key: (latest, count)
             for key, latest, count in self._session.execute(
                 select(VersionRow.model_id, func.max(VersionRow.number), func.count())
-                .where(VersionRow.model_id.in_(keys))
+                .where(VersionRow.model_id.in_(keys), VersionRow.delete_time.is_(None))
                 .group_by(VersionRow.model_id)
             )
         }
@@ -259,6 +294,12 @@ class Versions:
         ):
             aliases.setdefault((alias.model_id, alias.number), []).append(alias.name)
         return [_version(row, aliases.get((row.model_id, row.number), [])) for row in rows]
+
+
+def _collected(digest: str) -> BlobsNotStored:
+    return BlobsNotStored(
+        f"blob {digest} was collected while the version was published; upload it once more"
+    )
 
 
 def _version(row: VersionRow, aliases: Sequence[str]) -> Version:

@@ -37,7 +37,11 @@ def upgrade() -> None:
         "inspections", sa.Column("written_in", sa.Text(), nullable=False, server_default="")
     )
     op.create_index(op.f("ix_inspections_written_in"), "inspections", ["written_in"])
-    _fill_written_in()
+    op.add_column(
+        "inspections", sa.Column("platforms", sa.Text(), nullable=False, server_default="")
+    )
+    _fill_inspections()
+    op.create_index("ix_labels_key_value", "labels", ["key", "value"])
     op.create_table(
         "trials",
         sa.Column("id", BIG, nullable=False),
@@ -115,25 +119,32 @@ def upgrade() -> None:
     )
 
 
-def _fill_written_in() -> None:
+def _fill_inspections() -> None:
     inspections = sa.table(
         "inspections",
         sa.column("id", BIG),
         sa.column("program", sa.JSON()),
         sa.column("written_in", sa.Text()),
+        sa.column("platforms", sa.Text()),
     )
     connection = op.get_bind()
     for key, program in connection.execute(sa.select(inspections.c.id, inspections.c.program)):
         program = json.loads(program) if isinstance(program, str) else program
-        written_in = "/".join(str(program[name]) for name in _WRITTEN_IN)
         connection.execute(
-            inspections.update().where(inspections.c.id == key).values(written_in=written_in)
+            inspections.update()
+            .where(inspections.c.id == key)
+            .values(
+                written_in="/".join(str(program[name]) for name in _WRITTEN_IN),
+                platforms=f",{','.join(program['platforms'])},",
+            )
         )
 
 
 def downgrade() -> None:
     for table in ("webhooks", "changes", "encodings", "golden_examples", "trials"):
         op.drop_table(table)
+    op.drop_index("ix_labels_key_value", "labels")
+    op.drop_column("inspections", "platforms")
     op.drop_index(op.f("ix_inspections_written_in"), "inspections")
     op.drop_column("inspections", "written_in")
     op.drop_column("signatures", "batching")
