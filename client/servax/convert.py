@@ -121,8 +121,14 @@ def batching_to_proto(batching: Batching) -> artifact_pb2.Batching:
     return artifact_pb2.Batching(symbol=batching.symbol, max_rows=batching.max_rows)
 
 
+def _tensor_from_proto(message: artifact_pb2.StoredTensor) -> StoredTensor:
+    shape = tuple(message.shape)
+    return StoredTensor(message.name, message.dtype, shape, message.offset, message.size)
+
+
 def _golden_from_proto(message: artifact_pb2.GoldenExample) -> GoldenExample:
-    return GoldenExample(blob_from_proto(message.blob), message.rtol, message.atol)
+    tensors = tuple(map(_tensor_from_proto, message.tensors))
+    return GoldenExample(blob_from_proto(message.blob), message.rtol, message.atol, tensors)
 
 
 def signature_from_proto(message: artifact_pb2.Signature) -> Signature:
@@ -184,11 +190,8 @@ def signature_to_proto(signature: Signature) -> artifact_pb2.Signature:
 
 def shard_from_proto(message: artifact_pb2.WeightsShard) -> WeightsShard:
     """Give the value of a message."""
-    tensors = (
-        StoredTensor(tensor.name, tensor.dtype, tuple(tensor.shape), tensor.offset, tensor.size)
-        for tensor in message.tensors
-    )
-    return WeightsShard(blob_from_proto(message.blob), tuple(tensors))
+    tensors = tuple(map(_tensor_from_proto, message.tensors))
+    return WeightsShard(blob_from_proto(message.blob), tensors)
 
 
 def version_from_proto(message: artifact_pb2.Version) -> Version:

@@ -121,6 +121,17 @@ class Batching:
 
 
 @dataclass(frozen=True)
+class StoredTensor:
+    """One array inside a safetensors blob, `size` bytes from byte `offset` of the blob on."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
 class GoldenExample:
     """Inputs and the outputs that they must give, in a safetensors blob.
 
@@ -131,6 +142,7 @@ class GoldenExample:
     blob: Blob
     rtol: float
     atol: float
+    tensors: tuple[StoredTensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,17 +191,6 @@ class Signature:
         windows = [encoding.compatibility for encoding in self.encodings]
         windows += [self.compatibility] if self.compatibility else []
         return max((window.expires for window in windows), default=None)
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """One array inside a safetensors blob, `size` bytes from byte `offset` of the blob on."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    size: int
 
 
 @dataclass(frozen=True)

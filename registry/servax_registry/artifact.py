@@ -141,6 +141,17 @@ class Batching:
 
 
 @dataclass(frozen=True)
+class StoredTensor:
+    """One array inside a safetensors blob, `size` bytes from byte `offset` of the blob on."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
 class GoldenExample:
     """Inputs and the outputs that they must give, in a safetensors blob.
 
@@ -151,6 +162,7 @@ class GoldenExample:
     blob: Blob
     rtol: float
     atol: float
+    tensors: tuple[StoredTensor, ...]
 
 
 @dataclass(frozen=True)
@@ -183,17 +195,6 @@ class Signature:
     golden: GoldenExample | None = None
     encodings: tuple[Encoding, ...] = ()
     trial: Trial | None = None
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """One array inside a safetensors blob, `size` bytes from byte `offset` of the blob on."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    size: int
 
 
 @dataclass(frozen=True)

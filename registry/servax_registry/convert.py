@@ -237,7 +237,10 @@ def _batching_to_proto(batching: Batching) -> artifact_pb2.Batching:
 
 def _golden_to_proto(golden: GoldenExample) -> artifact_pb2.GoldenExample:
     return artifact_pb2.GoldenExample(
-        blob=blob_to_proto(golden.blob), rtol=golden.rtol, atol=golden.atol
+        blob=blob_to_proto(golden.blob),
+        rtol=golden.rtol,
+        atol=golden.atol,
+        tensors=map(_tensor_to_proto, golden.tensors),
     )
 
 

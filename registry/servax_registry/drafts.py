@@ -105,11 +105,12 @@ class Drafts:
                 f"the golden example {blob.digest} has {blob.size} bytes; at most "
                 f"{_MAX_GOLDEN_SIZE} are taken: give fewer rows"
             )
-        check_golden(signature, self._inspector.shard(blob, "golden example").tensors)
+        tensors = self._inspector.shard(blob, "golden example").tensors
+        check_golden(signature, tensors)
         return replace(
             signature,
             batching=source.batching,
-            golden=GoldenExample(blob, source.golden.rtol, source.golden.atol),
+            golden=GoldenExample(blob, source.golden.rtol, source.golden.atol, tensors),
         )
 
     def _stored_blobs(self, publication: Publication) -> Mapping[str, Blob]:

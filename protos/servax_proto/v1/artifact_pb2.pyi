@@ -151,14 +151,16 @@ class Batching(_message.Message):
     def __init__(self, symbol: _Optional[str] = ..., max_rows: _Optional[int] = ...) -> None: ...
 
 class GoldenExample(_message.Message):
-    __slots__ = ("blob", "rtol", "atol")
+    __slots__ = ("blob", "rtol", "atol", "tensors")
     BLOB_FIELD_NUMBER: _ClassVar[int]
     RTOL_FIELD_NUMBER: _ClassVar[int]
     ATOL_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
     blob: Blob
     rtol: float
     atol: float
-    def __init__(self, blob: _Optional[_Union[Blob, _Mapping]] = ..., rtol: _Optional[float] = ..., atol: _Optional[float] = ...) -> None: ...
+    tensors: _containers.RepeatedCompositeFieldContainer[StoredTensor]
+    def __init__(self, blob: _Optional[_Union[Blob, _Mapping]] = ..., rtol: _Optional[float] = ..., atol: _Optional[float] = ..., tensors: _Optional[_Iterable[_Union[StoredTensor, _Mapping]]] = ...) -> None: ...
 
 class VersionName(_message.Message):
     __slots__ = ("model", "version")

@@ -210,6 +210,7 @@ class GoldenRow(Base):
     blob_id: Mapped[BlobKey]
     rtol: Mapped[float]
     atol: Mapped[float]
+    tensors: Mapped[tuple[StoredTensor, ...]] = mapped_column(Document(tuple[StoredTensor, ...]))
 
     blob: Mapped[BlobRow] = relationship(lazy="raise")
 

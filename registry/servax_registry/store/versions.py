@@ -236,7 +236,10 @@ class Versions:
             batching=signature.batching,
             golden=golden
             and GoldenRow(
-                blob_id=self._blob_id(golden.blob.digest), rtol=golden.rtol, atol=golden.atol
+                blob_id=self._blob_id(golden.blob.digest),
+                rtol=golden.rtol,
+                atol=golden.atol,
+                tensors=golden.tensors,
             ),
             encodings=[
                 EncodingRow(
@@ -333,7 +336,7 @@ def _signature(row: SignatureRow) -> Signature:
         weights=row.weights,
         outputs=row.outputs,
         batching=row.batching,
-        golden=GoldenExample(_blob(golden.blob), golden.rtol, golden.atol) if golden else None,
+        golden=_golden(golden) if golden else None,
         encodings=tuple(
             Encoding(
                 _blob(encoding.inspection.blob), encoding.inspection.program, encoding.create_time
@@ -341,6 +344,10 @@ def _signature(row: SignatureRow) -> Signature:
             for encoding in row.encodings
         ),
     )
+
+
+def _golden(row: GoldenRow) -> GoldenExample:
+    return GoldenExample(_blob(row.blob), row.rtol, row.atol, row.tensors)
 
 
 def _blob(row: BlobRow) -> Blob:

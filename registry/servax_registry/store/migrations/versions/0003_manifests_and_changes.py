@@ -58,6 +58,7 @@ def upgrade() -> None:
         sa.Column("blob_id", BIG, nullable=False),
         sa.Column("rtol", sa.Double(), nullable=False),
         sa.Column("atol", sa.Double(), nullable=False),
+        sa.Column("tensors", sa.JSON(), nullable=False),
         sa.ForeignKeyConstraint(
             ["signature_id"],
             ["signatures.id"],
