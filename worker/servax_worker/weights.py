@@ -30,11 +30,12 @@ def map_weights(
             raise CannotServe(
                 f"the program takes weight {spec}, stored is {tensor.dtype}{list(tensor.shape)}"
             )
-        arrays[spec.name] = _view(shard, tensor)
+        arrays[spec.name] = map_tensor(shard, tensor)
     return arrays
 
 
-def _view(shard: memoryview, tensor: StoredTensor) -> NDArray[Any]:
+def map_tensor(shard: memoryview, tensor: StoredTensor) -> NDArray[Any]:
+    """A read-only view of what lies in a mapped file; raises CannotServe where it does not."""
     try:
         dtype = numpy_dtype(tensor.dtype)
     except InvalidTensor as error:
