@@ -13,6 +13,7 @@ from jax import export
 from servax.dtypes import DTYPES
 from servax.types import TensorSpec
 from servax_worker.errors import CannotServe, InvalidInput
+from servax_worker.placement import Weights
 from servax_worker.runtime import Runtime
 
 
@@ -153,7 +154,7 @@ def test_weights_are_arguments(runtime, described, exported, symbolic):
     value = np.ones((2, 3), np.float32)
 
     for scale in (2, 3):
-        weights = runtime.place({"x0": np.full(3, scale, np.float32), "x2": np.float32([0, 1, 2])})
+        weights = Weights({"x0": np.full(3, scale, np.float32), "x2": np.float32([0, 1, 2])})
         (result,) = program.compile({"b": 2}, weights)({"x1": value}).values()
         np.testing.assert_array_equal(result, value * scale + np.float32([0, 1, 2]))
 
@@ -172,11 +173,45 @@ def test_the_persistent_cache_is_used(runtime, described, exported, symbolic):
     """What was compiled once is found again by a program that was loaded anew."""
     blob, signature = described(exported(lambda x: jnp.sin(x) + 0.125, symbolic("b, 5")))
     first = runtime.load(blob, signature).compile({"b": 3}, {})
+    assert first.source == "compiler"
+    del first
     jax.clear_caches()
     second = runtime.load(blob, signature).compile({"b": 3}, {})
 
-    assert second.from_cache
-    assert second is not first
+    assert second.source == "cache"
+
+
+def test_versions_share_what_is_compiled(runtime, described, exported, symbolic):
+    """While one version of a program serves, the next one, with other weights, compiles nothing."""
+    vector = jax.ShapeDtypeStruct((3,), jnp.float32)
+    blob, signature = described(exported(lambda w, x: x * w, vector, symbolic("b, 3")))
+    w, x = signature.inputs
+    signature = replace(signature, inputs=(x,), weights=(w,))
+    value = np.ones((2, 3), np.float32)
+    executables = [
+        runtime.load(blob, signature).compile(
+            {"b": 2}, Weights({"x0": np.full(3, scale, np.float32)})
+        )
+        for scale in (2, 3)
+    ]
+
+    assert [executable.source for executable in executables] == ["compiler", "shared"]
+    for executable, scale in zip(executables, (2, 3), strict=True):
+        np.testing.assert_array_equal(executable({"x1": value})["y0"], value * scale)
+
+
+def test_an_executable_tells_what_a_call_takes(runtime, described, exported):
+    """Arguments, results and temporaries of a call are counted; weights are not."""
+    big, small = (jax.ShapeDtypeStruct((size,), jnp.float32) for size in (1000, 10))
+    blob, signature = described(exported(lambda w, x: x + w[:10], big, small))
+    w, x = signature.inputs
+    signature = replace(signature, inputs=(x,), weights=(w,))
+    weights = Weights({"x0": np.zeros(1000, np.float32)})
+
+    executable = runtime.load(blob, signature).compile({}, weights)
+
+    assert weights.nbytes == 4000
+    assert 80 <= executable.call_bytes < 1000
 
 
 def test_what_the_registry_says_is_checked(runtime, described, exported, symbolic):

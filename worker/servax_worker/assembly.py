@@ -17,7 +17,8 @@ from servax_worker.dispatch import Dispatcher
 from servax_worker.errors import CannotServe, InvalidInput
 from servax_worker.executables import Executables
 from servax_worker.metrics import Metrics
-from servax_worker.runtime import Executable, Program, Runtime, Weights
+from servax_worker.placement import Weights
+from servax_worker.runtime import Executable, Program, Runtime
 from servax_worker.signature import SignatureChecker
 from servax_worker.warmup import choose_sizes
 from servax_worker.weights import map_weights
@@ -140,7 +141,7 @@ class Assembler:
             for shard in version.weights
             for tensor in shard.tensors
         }
-        return self._runtime.place(map_weights(specs, shards))
+        return Weights(map_weights(specs, shards))
 
     def _sizes(self, checker: SignatureChecker) -> list[dict[str, int]]:
         def allowed(sizes: dict[str, int]) -> bool:
@@ -173,8 +174,7 @@ class Assembler:
             began = time.monotonic()
             executable = program.compile(sizes, weights)
             seconds = time.monotonic() - began
-            source = "cache" if executable.from_cache else "compiler"
-            self._metrics.compilations.labels(*labels, source).inc()
+            self._metrics.compilations.labels(*labels, executable.source).inc()
             self._metrics.compilation_seconds.labels(*labels).observe(seconds)
             log.info(
                 "compiled",
@@ -183,7 +183,7 @@ class Assembler:
                 signature=program.signature.name,
                 sizes=dict(sizes),
                 seconds=round(seconds, 3),
-                source=source,
+                source=executable.source,
             )
             return executable
 

@@ -30,10 +30,6 @@ def refuse_unservable(signature: Signature, host: Host) -> None:
         raise CannotServe(
             f"{name} runs on {signature.device_count} devices, this worker has {host.device_count}"
         )
-    if signature.device_count != 1:
-        raise CannotServe(
-            f"{name} runs on {signature.device_count} devices; workers serve programs for one"
-        )
     # A newer version than the reader's own is refused by JAX, but only when it compiles, and with
     # a message that names neither version.
     if _ordered(signature.stablehlo_version) > _ordered(host.stablehlo_version):

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
 # JAX annotates only part of its functions.
-"""JAX: deserialize, compile and call programs. Nothing else in the worker imports it.
+"""JAX: deserialize, compile and call programs. Only `placement` beside it imports JAX.
 
 Facts that this module rests on, each tried on JAX 0.10.2 and 0.12.0.1:
 
@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import jax
 import jax.export
@@ -34,10 +35,8 @@ from servax_worker.constraints import read_constraints
 from servax_worker.dimensions import Dimension
 from servax_worker.errors import CannotServe, ExecutionFailed, InvalidInput, OutOfMemory
 from servax_worker.gate import Host, refuse_unservable
+from servax_worker.placement import Weights, placement
 from servax_worker.signature import KEY_WIDTHS
-
-Weights = Mapping[str, jax.Array]
-"""Arrays on the device, by the names of the stored tensors."""
 
 # jax.random's names of the implementations behind typed keys (jax.random.key).
 _KEY_IMPLEMENTATIONS = {
@@ -75,6 +74,15 @@ class Runtime:
             jax_version=jax.__version__,
             stablehlo_version=stablehlo.get_current_version(),
         )
+        self._lock = threading.Lock()
+        self._compiled = WeakValueDictionary[str, _CompiledSizes]()
+        """What was compiled of the programs that are loaded, by digest."""
+
+    @property
+    def memory_limit(self) -> int | None:
+        """How many bytes the device lets this process have; None where it does not tell."""
+        statistics = jax.local_devices()[0].memory_stats() or {}
+        return statistics.get("bytes_limit")
 
     @property
     def platform(self) -> str:
@@ -102,12 +110,9 @@ class Runtime:
                 f"'{signature.name}': {_first_line(error)}"
             ) from error
         _compare(exported, signature)
-        return Program(_flattened(exported), signature)
-
-    def place(self, arrays: Mapping[str, NDArray[Any]]) -> Weights:
-        """Puts weights on the device; on CPU, 64-byte-aligned arrays are used where they are."""
-        placed = jax.device_put(list(arrays.values()))
-        return dict(zip(arrays, jax.block_until_ready(placed), strict=True))
+        with self._lock:
+            compiled = self._compiled.setdefault(signature.program.digest, _CompiledSizes())
+        return Program(_flattened(exported), signature, compiled)
 
     def release(self) -> None:
         """Gives memory back that programs and weights held which are not referred to any more."""
@@ -116,12 +121,26 @@ class Runtime:
             _libc.malloc_trim(0)
 
 
+class _CompiledSizes:
+    """What was compiled of one program and is in use, whatever version it belongs to.
+
+    A new version with the program of an old one that still serves need not compile it.
+    """
+
+    def __init__(self) -> None:
+        self.by_sizes = WeakValueDictionary[tuple[tuple[str, int], ...], Any]()
+
+
 class Program:
     """A deserialized program: compiles for one set of sizes at a time."""
 
-    def __init__(self, exported: jax.export.Exported, signature: Signature):
+    def __init__(
+        self, exported: jax.export.Exported, signature: Signature, compiled: _CompiledSizes
+    ):
         self.signature = signature
         self._exported = exported
+        self._compiled = compiled
+        self._placement = placement(exported)
         self._inputs = _parsed(signature.inputs)
         self._weights = _parsed(signature.weights)
         module = exported.mlir_module_serialized
@@ -129,10 +148,25 @@ class Program:
         """What must hold between sizes besides what the dimensions themselves say."""
 
     def compile(self, sizes: Mapping[str, int], weights: Weights) -> "Executable":
-        """Compiles for the given size of every symbol, or takes it from the persistent cache.
+        """Compiles for the given size of every symbol.
 
-        Raises InvalidInput where JAX refuses the sizes, OutOfMemory where the device is too small.
+        It takes what another version compiled of the same program, or what the persistent cache
+        has. Raises InvalidInput where JAX refuses the sizes, OutOfMemory where the device is too
+        small.
         """
+        key = tuple(sorted(sizes.items()))
+        compiled = self._compiled.by_sizes.get(key)
+        source = "shared"
+        if compiled is None:
+            compiled = self._compiled.by_sizes[key] = self._compile(sizes)
+            source = "cache" if _cache.hit else "compiler"
+        placed = {
+            spec.position: weights.get(spec.name, self._placement.inputs[spec.position])
+            for spec in self.signature.weights
+        }
+        return Executable(compiled, self.signature, placed, dict(sizes), source)
+
+    def _compile(self, sizes: Mapping[str, int]) -> Any:
         shapes: list[jax.ShapeDtypeStruct] = [None] * len(self._exported.in_avals)  # type: ignore[list-item]
         for spec, dimensions in (*self._inputs, *self._weights):
             shape = tuple(dimension.evaluate(sizes) for dimension in dimensions)
@@ -143,14 +177,14 @@ class Program:
                 shapes[spec.position] = jax.ShapeDtypeStruct(shape, aval.dtype)
         _cache.hit = False
         try:
-            compiled = jax.jit(self._callable()).lower(*shapes).compile()
+            function = jax.jit(self._callable(), **self._placement.options)
+            return function.lower(*shapes).compile()
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise OutOfMemory(f"no room to compile for {_at(sizes)}: {error}") from error
             raise InvalidInput(f"JAX refuses {_at(sizes)}: {_first_line(error)}") from error
         except Exception as error:  # like deserialize, over a module that JAX never checked before
             raise InvalidInput(f"JAX refuses {_at(sizes)}: {_first_line(error)}") from error
-        return Executable(compiled, self.signature, weights, dict(sizes), _cache.hit)
 
     def _is_symbolic(self) -> bool:
         return any(dim.symbols for _, dimensions in self._inputs for dim in dimensions)
@@ -187,10 +221,29 @@ class Executable:
 
     _compiled: Any
     _signature: Signature
-    _weights: Weights
+    _weights: Mapping[int, jax.Array]
     sizes: Mapping[str, int]
-    from_cache: bool
-    """Whether the persistent cache had it."""
+    source: str
+    """Where it comes from: "shared" with another version, persistent "cache", or "compiler"."""
+
+    @property
+    def call_bytes(self) -> int:
+        """How many bytes a call takes on each device beside the weights, as the compiler says."""
+        memory = self._compiled.memory_analysis()
+        if memory is None:  # not every backend tells
+            return 0
+        on_device = sum(
+            max(shard.data.nbytes for shard in array.addressable_shards)
+            for array in self._weights.values()
+        )
+        arguments = max(memory.argument_size_in_bytes - on_device, 0)
+        return int(arguments + memory.output_size_in_bytes + memory.temp_size_in_bytes)
+
+    @property
+    def code_bytes(self) -> int:
+        """How many bytes the machine code takes on each device; 0 where that is not told."""
+        memory = self._compiled.memory_analysis()
+        return int(memory.generated_code_size_in_bytes) if memory else 0
 
     def __call__(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Runs to completion; the outputs are read-only.
@@ -200,8 +253,8 @@ class Executable:
         """
         signature = self._signature
         flat: list[Any] = [None] * (len(signature.inputs) + len(signature.weights))
-        for spec in signature.weights:
-            flat[spec.position] = self._weights[spec.name]
+        for position, array in self._weights.items():
+            flat[position] = array
         for spec in signature.inputs:
             flat[spec.position] = inputs[spec.name]
         try:
