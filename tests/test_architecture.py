@@ -52,7 +52,7 @@ def test_packages_import_only_to_the_left(package, module, imported):
 
 @pytest.mark.parametrize(("package", "module", "imported"), MODULES)
 def test_jax_is_imported_in_few_places(package, module, imported):
-    """Only the worker's runtime and placement, the trial's caged child and `servax.hlo` import JAX."""
+    """Only the worker's runtime, placement, the trial's caged child and `servax.hlo` import JAX."""
     uses_jax = any(name.split(".")[0] in {"jax", "jaxlib"} for name in imported)
 
     assert not uses_jax or (package, module.parts[-1]) in {
