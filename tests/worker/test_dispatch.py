@@ -1,14 +1,13 @@
-"""The dispatch thread runs calls in order, and none whose caller is gone."""
+"""The device's turns: in order, as many at once as their shares allow, none for who is gone."""
 
 import asyncio
 import threading
-import time
 import weakref
 
 import pytest
 
 from servax_worker.dispatch import Dispatcher
-from servax_worker.errors import DeadlineExpired
+from servax_worker.errors import NotReady
 
 
 @pytest.fixture
@@ -20,7 +19,7 @@ def dispatcher():
 
 
 def test_one_call_after_the_other(dispatcher):
-    """Calls run on one thread, in the order in which they came."""
+    """Calls that take the whole device run on one thread, in the order in which they came."""
     seen = []
 
     async def scenario():
@@ -37,34 +36,61 @@ def test_one_call_after_the_other(dispatcher):
     assert len({thread for _, thread in seen}) == 1
 
 
-def test_calls_that_are_cancelled_or_late_never_run(dispatcher):
-    """A call whose caller left, or whose deadline passed, while it waited is not executed."""
+def test_shares_run_side_by_side(dispatcher):
+    """Two halves of the device run at once, and a whole waits for both, also with more behind."""
+    both = threading.Barrier(3)
     ran = []
-    release = threading.Event()
+
+    def half():
+        both.wait(10)
+        ran.append("half")
 
     async def scenario():
-        first = asyncio.create_task(dispatcher.run(lambda: release.wait(10)))
-        cancelled = asyncio.create_task(dispatcher.run(lambda: ran.append("cancelled")))
-        late = asyncio.create_task(
-            dispatcher.run(lambda: ran.append("late"), deadline=time.monotonic())
-        )
-        last = asyncio.create_task(dispatcher.run(lambda: ran.append("last")))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        await asyncio.sleep(0)
-        release.set()
-        with pytest.raises(DeadlineExpired, match="while the request waited"):
-            await late
-        await first
-        await last
+        first = [asyncio.create_task(dispatcher.run(half, 0.5)) for _ in range(2)]
+        whole = asyncio.create_task(dispatcher.run(lambda: ran.append("whole")))
+        last = asyncio.create_task(dispatcher.run(lambda: ran.append("last"), 0.5))
+        await asyncio.to_thread(both.wait, 10)
+        await asyncio.gather(*first, whole, last)
 
     asyncio.run(scenario())
 
-    assert ran == ["last"]
+    assert ran == ["half", "half", "whole", "last"]
+
+
+def test_an_error_is_its_callers_alone(dispatcher):
+    """What a call raises reaches its caller, and the next call runs."""
+
+    async def scenario():
+        with pytest.raises(ZeroDivisionError):
+            await dispatcher.run(lambda: 1 / 0)
+        return await dispatcher.run(lambda: 7)
+
+    assert asyncio.run(scenario()) == 7
+
+
+def test_closing_refuses_what_has_not_begun(dispatcher):
+    """A closed dispatcher ends what runs, and refuses what waits and what comes."""
+    release = threading.Event()
+
+    async def scenario():
+        running = asyncio.create_task(dispatcher.run(lambda: release.wait(10)))
+        waiting = asyncio.create_task(dispatcher.run(lambda: pytest.fail("ran")))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        dispatcher.close()
+        release.set()
+        results = await asyncio.gather(running, waiting, return_exceptions=True)
+        with pytest.raises(NotReady, match="shutting down"):
+            await dispatcher.run(lambda: None)
+        return results
+
+    ran, refused = asyncio.run(scenario())
+    assert ran is True
+    assert isinstance(refused, NotReady)
 
 
 def test_what_a_cancelled_call_holds_is_let_go(dispatcher):
-    """A caller that leaves takes its data along, however long the thread is still busy."""
+    """A caller that leaves takes its data along, however long the device is still busy."""
 
     class Data:
         pass

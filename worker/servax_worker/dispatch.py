@@ -1,63 +1,136 @@
-"""The one thread that calls the device.
+"""Lets calls onto the device, in turn.
 
-One thread per process is the fastest way to call small programs: more of them fight over the
-interpreter's lock, and a program that gains from more cores takes them by itself.
+Small programs are called fastest by one thread at a time: more of them fight over the interpreter's
+lock. Others gain from two calls side by side. So every source of calls takes a share of the device:
+all of it, or half of it where two of its calls may run at once.
 """
 
 import asyncio
-import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
-from servax_worker.errors import DeadlineExpired
+from servax_worker.errors import NotReady
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Executed(Generic[T]):
-    """What a call gave, how long it waited for the thread and how long it ran, in seconds."""
+class Job(Protocol):
+    """What runs in one turn."""
 
-    result: T
-    queue_seconds: float
-    compute_seconds: float
+    def run(self) -> None:
+        """Runs, on a thread; never raises."""
+        ...
+
+    def settle(self) -> None:
+        """Tells how it ended, on the event loop; also where it was never run."""
+        ...
+
+
+class Source(Protocol):
+    """What asks for turns."""
+
+    @property
+    def share(self) -> float:
+        """How much of the device a turn takes: 1, or a power of a half."""
+        ...
+
+    def take(self) -> Job | None:
+        """What to run now that the turn has come; None where nobody wants anything any more."""
+        ...
+
+    def close(self) -> None:
+        """There will be no more turns."""
+        ...
 
 
 class Dispatcher:
-    """Runs calls one after the other, in the order in which they come."""
+    """Gives turns in the order in which they were asked for; all methods belong to one event loop.
+
+    Turns run at once as long as their shares are at most 1 together.
+    """
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="dispatch")
+        self._executor = ThreadPoolExecutor(thread_name_prefix="dispatch")
+        self._asking: deque[Source] = deque()
+        self._free = 1.0
+        self._waking = False
+        self._closed = False
 
-    async def run(self, call: Callable[[], T], deadline: float | None = None) -> Executed[T]:
-        """Runs `call` on the thread and waits for it.
+    def ask(self, source: Source) -> None:
+        """Lets the source take its turn when it has come; a turn for every time it asks."""
+        if self._closed:
+            source.close()
+            return
+        self._asking.append(source)
+        if not self._waking:
+            # Not at once: what arrives in the same step of the event loop may be joined.
+            self._waking = True
+            asyncio.get_running_loop().call_soon(self._give)
 
-        A caller that leaves before the call begins takes it back; later it runs to its end.
-        Raises DeadlineExpired where `time.monotonic()` passed `deadline` before the call began.
+    async def run(self, call: Callable[[], T], share: float = 1.0) -> T:
+        """Runs one call and waits for it; a caller that leaves before it begins takes it back.
+
+        Raises what the call raises, and NotReady where the dispatcher was closed.
         """
-        submitted = time.monotonic()
-        # The thread may be busy for long: what a caller that left wanted must not wait in memory.
-        wanted = [call]
-
-        def timed() -> Executed[T]:
-            began = time.monotonic()
-            if deadline is not None and began >= deadline:
-                waited = began - submitted
-                raise DeadlineExpired(
-                    f"the deadline passed while the request waited {waited:.3f} s for the device"
-                )
-            result = wanted.pop()()
-            return Executed(result, began - submitted, time.monotonic() - began)
-
-        del call
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, timed)
-        except asyncio.CancelledError:
-            wanted.clear()
-            raise
+        single = _Single(call, share)
+        del call  # the device may be busy for long: a caller that leaves takes its data along
+        self.ask(single)
+        return await single.future
 
     def close(self) -> None:
-        """Takes no more calls and drops those that have not begun; does not wait."""
+        """Takes no more calls and refuses those that have not begun; does not wait."""
+        self._closed = True
+        while self._asking:
+            self._asking.popleft().close()
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _give(self) -> None:
+        self._waking = False
+        while self._asking and self._asking[0].share <= self._free:
+            source = self._asking.popleft()
+            job = source.take()
+            if job is None:
+                continue
+            self._free -= source.share
+            running = asyncio.get_running_loop().run_in_executor(self._executor, job.run)
+            running.add_done_callback(partial(self._end, job, source.share))
+
+    def _end(self, job: Job, share: float, _: "asyncio.Future[None]") -> None:
+        self._free += share
+        self._give()  # first: the device is idle meanwhile
+        job.settle()
+
+
+class _Single(Generic[T]):
+    """A source of one call, which is its own job."""
+
+    def __init__(self, call: Callable[[], T], share: float):
+        self.share = share
+        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls = [call]
+        self._results: list[T] = []
+        self._error: Exception = NotReady("the worker is shutting down; ask another")
+        self.future.add_done_callback(lambda _: self._calls.clear())
+
+    def take(self) -> "_Single[T] | None":
+        return None if self.future.done() else self
+
+    def run(self) -> None:
+        try:
+            self._results.append(self._calls.pop()())
+        except Exception as error:
+            self._error = error
+
+    def settle(self) -> None:
+        if self.future.done():
+            return
+        if self._results:
+            self.future.set_result(self._results.pop())
+        else:
+            self.future.set_exception(self._error)
+
+    def close(self) -> None:
+        self.settle()

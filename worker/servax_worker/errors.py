@@ -6,6 +6,7 @@
     ├── InvalidInput       the request does not fit the signature
     ├── CannotServe        the version can never be served here, or not at this size
     ├── TooLarge           the request exceeds a limit of the worker
+    ├── Overloaded         too much waits already; the error says how long to stay away
     ├── OutOfMemory        the device has no room for this call
     ├── ExecutionFailed    the program ran and failed
     ├── DeadlineExpired    the caller's deadline passed before the call began
@@ -39,6 +40,17 @@ class CannotServe(WorkerError):
 
 class TooLarge(WorkerError):
     """A request is larger than the worker takes."""
+
+
+class Overloaded(WorkerError):
+    """Too much waits already: a queue is full, or it outlasts the caller's deadline.
+
+    `retry_after` is in how many seconds what waits will have been worked off.
+    """
+
+    def __init__(self, message: str, retry_after: float):
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class OutOfMemory(WorkerError):
