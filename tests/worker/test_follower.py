@@ -240,7 +240,7 @@ def test_who_is_found_during_a_move():
     async def scenario():
         world = World()
         async with world.following() as follower:
-            predictor = Predictor([follower], None, Metrics())
+            predictor = Predictor([follower], Metrics())
 
             async def found(**selector):
                 # There are no signatures: the refusal names the version that was found.

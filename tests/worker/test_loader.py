@@ -156,7 +156,7 @@ def test_only_ready_models_drain():
 
 def test_a_version_without_a_callable_signature_is_refused():
     """A version with no signatures, or two of one name, is refused before anything is loaded."""
-    assembler = Assembler(None, None, None, warm_up={}, max_executables=1, compile_on_demand=False)
+    assembler = Assembler(None, None, None, None, None)
     for signatures in ((), (VERSION.signatures[0],) * 2):
         with pytest.raises(CannotServe, match="one or more, each once"):
             asyncio.run(

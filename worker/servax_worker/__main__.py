@@ -143,6 +143,39 @@ def main() -> None:
     help="Whether a size that was not warmed up is compiled on its first request.",
 )
 @click.option(
+    "--batching/--no-batching",
+    envvar="SERVAX_WORKER_BATCHING",
+    show_envvar=True,
+    default=Settings.batching,
+    help="Whether requests of different callers are joined where the version declares that they "
+    "may.",
+)
+@click.option(
+    "--max-batch-rows",
+    type=click.IntRange(min=0),
+    envvar="SERVAX_WORKER_MAX_BATCH_ROWS",
+    show_envvar=True,
+    default=Settings.max_batch_rows,
+    help="The rows up to which requests are joined; 0 for what warm-up finds to be the best.",
+)
+@click.option(
+    "--queue-delay",
+    type=click.FloatRange(min=0),
+    envvar="SERVAX_WORKER_QUEUE_DELAY",
+    show_envvar=True,
+    default=Settings.queue_delay * 1000,
+    metavar="MILLISECONDS",
+    help="How long a request waits for others although the device is idle.",
+)
+@click.option(
+    "--max-queue",
+    type=click.IntRange(min=1),
+    envvar="SERVAX_WORKER_MAX_QUEUE",
+    show_envvar=True,
+    default=Settings.max_queue,
+    help="How many requests of one signature wait for the device; more are refused.",
+)
+@click.option(
     "--max-message-bytes",
     type=click.IntRange(1, 2**31 - 1),
     envvar="SERVAX_WORKER_MAX_MESSAGE_BYTES",
@@ -185,6 +218,10 @@ def serve(
     warm_up: Iterable[tuple[str, tuple[int, ...]]],
     max_executables: int,
     compile_on_demand: bool,
+    batching: bool,
+    max_batch_rows: int,
+    queue_delay: float,
+    max_queue: int,
     max_message_bytes: int,
     max_request_bytes: int,
     max_in_flight: int,
@@ -201,6 +238,10 @@ def serve(
         warm_up=dict(warm_up),
         max_executables=max_executables,
         compile_on_demand=compile_on_demand,
+        batching=batching,
+        max_batch_rows=max_batch_rows,
+        queue_delay=queue_delay / 1000,
+        max_queue=max_queue,
         max_message_bytes=max_message_bytes,
         max_request_bytes=max_request_bytes,
         max_in_flight=max_in_flight,

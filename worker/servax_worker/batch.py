@@ -3,13 +3,15 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from servax_worker.rows import Arrays, join, restore, split
 
-Key = Hashable
+Key = tuple[tuple[str, int], ...]
+"""The sizes, by symbol, that calls must have in common to be joined."""
+
 Runner = Callable[[Arrays], Arrays]
 """Runs a batch of the rows that it was made for, on any thread; what it gives is read-only."""
 

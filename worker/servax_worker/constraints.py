@@ -38,6 +38,11 @@ class Constraint:
     def __str__(self) -> str:
         return self.text
 
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols that it relates."""
+        return self._left.symbols | self._right.symbols
+
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether the relation is true where each symbol has its size; raises DimensionError."""
         left, right = self._left.evaluate(sizes), self._right.evaluate(sizes)

@@ -48,7 +48,7 @@ class Overloaded(WorkerError):
     `retry_after` is in how many seconds what waits will have been worked off.
     """
 
-    def __init__(self, message: str, retry_after: float):
+    def __init__(self, message: str, retry_after: float = 0.0):
         super().__init__(message)
         self.retry_after = retry_after
 

@@ -78,6 +78,13 @@ class Executables(Generic[E]):
             dropped, _ = self._ready.popitem(last=False)
             log.info("executable dropped", sizes=dict(dropped), limit=self._limit)
 
+    def find(self, sizes: Sizes) -> E | None:
+        """The executable for `sizes`, if there is one by now."""
+        key = _key(sizes)
+        if key in self._ready:
+            self._ready.move_to_end(key)
+        return self._ready.get(key)
+
     async def get(self, sizes: Sizes) -> E:
         """The executable for `sizes`, made first if need be.
 
@@ -85,10 +92,9 @@ class Executables(Generic[E]):
         although they leave; before, it is not made for callers who all have left. Raises
         CannotServe where making on demand is off, and what `make` raises.
         """
+        if (executable := self.find(sizes)) is not None:
+            return executable
         key = _key(sizes)
-        if key in self._ready:
-            self._ready.move_to_end(key)
-            return self._ready[key]
         if not self._on_demand:
             raise CannotServe(
                 f"nothing is compiled for {_text(key)} and compiling on demand is off; compiled "

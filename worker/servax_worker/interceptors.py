@@ -1,5 +1,6 @@
 """Turns exceptions into gRPC statuses: the one place that knows both."""
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ _STATUS: dict[type[errors.WorkerError], grpc.StatusCode] = {
     errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
     errors.CannotServe: grpc.StatusCode.FAILED_PRECONDITION,
     errors.TooLarge: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.OutOfMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.ExecutionFailed: grpc.StatusCode.INTERNAL,
     errors.DeadlineExpired: grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -30,6 +32,16 @@ _IN_PARTS = (("servax-in-parts", "PredictStream"),)
 log = structlog.get_logger(__name__)
 
 Handler = Any  # grpc's handlers are typed for the synchronous server only
+
+
+def _trailers(error: Exception) -> tuple[tuple[str, str], ...]:
+    if isinstance(error, errors.TooLarge):
+        return _IN_PARTS
+    if isinstance(error, errors.Overloaded):
+        # What gRPC's own retries wait for (proposal A6, "Pushback"), where a client has told them
+        # to repeat this status; in milliseconds.
+        return (("grpc-retry-pushback-ms", str(math.ceil(error.retry_after * 1000))),)
+    return ()
 
 
 def status_of(error: Exception, method: str) -> tuple[grpc.StatusCode, str]:
@@ -74,7 +86,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
                 raise
             except Exception as error:
                 status = status_of(error, method)
-                trailers = _IN_PARTS if isinstance(error, errors.TooLarge) else ()
+                trailers = _trailers(error)
             # abort leaves a cycle of the context, its exception and this frame, which would keep
             # what the request holds until Python collects garbage.
             del request

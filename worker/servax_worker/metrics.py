@@ -1,10 +1,14 @@
 """Prometheus instruments, in a registry of their own."""
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from servax.types import ServedState
+from servax_worker.batch import Ran
 
 _SECONDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
@@ -32,9 +36,36 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self.batch_rows = Histogram(
+            "servax_batch_rows",
+            "Rows that ran together, without padding; 1 for a request without declared rows.",
+            _CALL,
+            buckets=[2**exponent for exponent in range(11)],
+            registry=self.registry,
+        )
+        self.padding_rows = Counter(
+            "servax_padding_rows",
+            "Rows that were computed only because a batch must have a size that is compiled.",
+            _CALL,
+            registry=self.registry,
+        )
+        self.input_seconds = Histogram(
+            "servax_input_seconds",
+            "Time that joining and padding the inputs of a batch took.",
+            _CALL,
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         self.compute_seconds = Histogram(
             "servax_compute_seconds",
-            "Time that the device took for a request.",
+            "Time that the device took for a batch.",
+            _CALL,
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.output_seconds = Histogram(
+            "servax_output_seconds",
+            "Time that cutting the outputs of a batch took.",
             _CALL,
             buckets=_SECONDS,
             registry=self.registry,
@@ -66,6 +97,16 @@ class Metrics:
             registry=self.registry,
         )
 
+    def of_calls(self, model: str, version: int, signature: str) -> "CallMetrics":
+        """The instruments of one signature."""
+        return CallMetrics(self, (model, str(version), signature))
+
+    def watch_queues(
+        self, waiting: Callable[[], Iterable[tuple[tuple[str, str, str], int]]]
+    ) -> None:
+        """Shows how many requests wait, by model, version and signature, whenever it is asked."""
+        self.registry.register(_Queues(waiting))
+
     def set_states(
         self, model: str, reference: str, states: Collection[ServedState], version: int
     ) -> None:
@@ -74,3 +115,42 @@ class Metrics:
             if state is not ServedState.UNSPECIFIED:
                 self._state.labels(model, reference, state.name).set(state in states)
         self._version.labels(model, reference).set(version)
+
+
+class CallMetrics:
+    """The instruments of one signature, with their labels looked up."""
+
+    def __init__(self, metrics: Metrics, labels: tuple[str, str, str]):
+        self.ok = metrics.requests.labels(*labels, "ok")
+        self.queue_seconds = metrics.queue_seconds.labels(*labels)
+        self._batch_rows = metrics.batch_rows.labels(*labels)
+        self._padding_rows = metrics.padding_rows.labels(*labels)
+        self._input_seconds = metrics.input_seconds.labels(*labels)
+        self._compute_seconds = metrics.compute_seconds.labels(*labels)
+        self._output_seconds = metrics.output_seconds.labels(*labels)
+
+    def ran(self, ran: Ran) -> None:
+        """Counts a batch."""
+        self._batch_rows.observe(ran.rows)
+        self._padding_rows.inc(ran.padding)
+        self._input_seconds.observe(ran.input_seconds)
+        self._compute_seconds.observe(ran.compute_seconds)
+        self._output_seconds.observe(ran.output_seconds)
+
+
+class _Queues(Collector):
+    """Asks the queues how long they are: a gauge that they kept would outlive them."""
+
+    def __init__(self, waiting: Callable[[], Iterable[tuple[tuple[str, str, str], int]]]):
+        self._waiting = waiting
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "servax_queued_requests", "Requests that wait for the device.", labels=_CALL
+        )
+        totals: dict[tuple[str, str, str], int] = defaultdict(int)
+        for labels, count in self._waiting():  # two references may have the same version loaded
+            totals[labels] += count
+        for labels, count in totals.items():
+            family.add_metric(labels, count)
+        yield family

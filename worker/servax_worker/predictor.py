@@ -9,7 +9,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from servax.types import DEFAULT_SIGNATURE, ServedState, ServedVersion
-from servax_worker.dispatch import Dispatcher
 from servax_worker.errors import CannotServe, NotReady, NotServed, TooLarge, WorkerError
 from servax_worker.follower import Follower
 from servax_worker.loader import Loader
@@ -50,9 +49,8 @@ class Answer:
 class Predictor:
     """Answers requests with what the followers have loaded."""
 
-    def __init__(self, followers: Sequence[Follower], dispatcher: Dispatcher, metrics: Metrics):
+    def __init__(self, followers: Sequence[Follower], metrics: Metrics):
         self._followers = followers
-        self._dispatcher = dispatcher
         self._metrics = metrics
         self._draining = False
 
@@ -66,7 +64,7 @@ class Predictor:
             CannotServe: the version failed to load, or the size is not compiled.
             InvalidInput: the inputs do not fit.
             TooLarge: the answer would be; nothing was executed.
-            DeadlineExpired, OutOfMemory, ExecutionFailed: as their names say.
+            Overloaded, DeadlineExpired, OutOfMemory, ExecutionFailed: as their names say.
         """
         labels = ["", "", ""]
         with self._counted(labels), self._find(request).use() as loaded:
@@ -87,13 +85,9 @@ class Predictor:
                     f"the answer has {size} bytes, Predict gives {limit} (--max-message-bytes of "
                     f"the worker); ask with PredictStream, which gives it in parts"
                 )
-            executable = await signature.executables.get(sizes)
-            executed = await self._dispatcher.run(
-                lambda: executable(request.inputs), request.deadline
-            )
-            self._metrics.queue_seconds.labels(*labels).observe(executed.queue_seconds)
-            self._metrics.compute_seconds.labels(*labels).observe(executed.compute_seconds)
-            outputs = {name: executed.result[name] for name in wanted}
+            result = await signature.call(request.inputs, sizes, request.deadline)
+            signature.metrics.queue_seconds.observe(result.queue_seconds)
+            outputs = {name: result.outputs[name] for name in wanted}
             return Answer(version.model, version.number, request.signature, outputs)
 
     def status(self, model: str = "") -> list[ServedVersion]:
@@ -111,6 +105,15 @@ class Predictor:
         if not found and model:
             raise NotServed(f"no model '{model}' here; {self._served()}")
         return found
+
+    def waiting(self) -> Iterator[tuple[tuple[str, str, str], int]]:
+        """How many requests wait for the device, by model, version and signature."""
+        for follower in self._followers:
+            for loader in follower.loaders:
+                if (loaded := loader.loaded) is not None:
+                    for name, signature in loaded.signatures.items():
+                        labels = loaded.version.model, str(loaded.version.number), name
+                        yield labels, signature.batcher.waiting
 
     @property
     def ready(self) -> bool:

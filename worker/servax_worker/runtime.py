@@ -90,6 +90,11 @@ class Runtime:
         return self._host.platform
 
     @property
+    def device(self) -> str:
+        """What the device is, as JAX names its kind."""
+        return str(jax.local_devices()[0].device_kind)
+
+    @property
     def jax_version(self) -> str:
         """The version of JAX."""
         return self._host.jax_version

@@ -21,6 +21,7 @@ from servax_worker.follower import Follower
 from servax_worker.http import HttpServer, application
 from servax_worker.interceptors import ErrorInterceptor
 from servax_worker.metrics import Metrics
+from servax_worker.plans import Plans
 from servax_worker.predictor import Predictor
 from servax_worker.runtime import Runtime
 from servax_worker.servicer import PredictionServicer
@@ -82,7 +83,8 @@ class WorkerServer:
         dispatcher = Dispatcher()
         stack.callback(dispatcher.close)
         self._followers: list[Follower] = []
-        self._predictor = Predictor(self._followers, dispatcher, self._metrics)
+        self._predictor = Predictor(self._followers, self._metrics)
+        self._metrics.watch_queues(self._predictor.waiting)
 
         http = HttpServer(application(self._predictor, self._metrics.registry), settings.http)
         stack.push_async_callback(http.stop)
@@ -104,15 +106,8 @@ class WorkerServer:
         self.address = _bind(server, settings.listen)
         self.http_address = http.address
 
-        runtime, blobs, registry = self._open_parts(stack)
-        assembler = Assembler(
-            runtime,
-            dispatcher,
-            self._metrics,
-            warm_up=settings.warm_up,
-            max_executables=settings.max_executables,
-            compile_on_demand=settings.compile_on_demand,
-        )
+        runtime, blobs, plans, registry = self._open_parts(stack)
+        assembler = Assembler(runtime, dispatcher, self._metrics, plans, settings)
         stack.callback(assembler.close)
         self._followers += [
             Follower(reference, registry, blobs, assembler, self._changed, poll=settings.poll)
@@ -137,16 +132,17 @@ class WorkerServer:
         background.append(asyncio.create_task(self._follow_changes()))
         stack.push_async_callback(_cancel, background)
 
-    def _open_parts(self, stack: AsyncExitStack) -> tuple[Runtime, BlobCache, Client]:
+    def _open_parts(self, stack: AsyncExitStack) -> tuple[Runtime, BlobCache, Plans, Client]:
         directory = self._settings.cache_directory
         registry = stack.enter_context(Client(registry=self._settings.registry))
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             blobs = BlobCache(directory / "blobs", registry)
             runtime = Runtime(directory / "executables")
+            plans = Plans(directory / "plans")
         except OSError as error:
             raise StartupError(f"cannot use the cache directory '{directory}': {error}") from error
-        return runtime, blobs, registry
+        return runtime, blobs, plans, registry
 
     def _changed(self, follower: Follower) -> None:
         reference, current = follower.reference, follower.current

@@ -38,6 +38,18 @@ class Settings:
     compile_on_demand: bool = True
     """Whether a new size is compiled on its first request."""
 
+    batching: bool = True
+    """Whether requests of different callers are joined, where a version declares that they may."""
+
+    max_batch_rows: int = 0
+    """The rows up to which requests are joined; 0 for what warm-up finds to be the best."""
+
+    queue_delay: float = 0.0
+    """Seconds that a request waits for others although the device is idle."""
+
+    max_queue: int = 1000
+    """How many requests of one signature wait for the device; more are refused."""
+
     max_message_bytes: int = 64 << 20
     """The largest request that Predict takes, and the largest answer that it gives."""
 

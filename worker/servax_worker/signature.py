@@ -7,6 +7,7 @@ bytes of an array are values of its type is checked where arrays are made (`serv
 
 import itertools
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from servax.dtypes import dtype_name, numpy_dtype
 from servax.errors import InvalidTensor
-from servax.types import Signature, TensorSpec
+from servax.types import Batching, Signature, TensorSpec
 from servax_worker.constraints import Constraint
 from servax_worker.dimensions import (
     Dimension,
@@ -35,9 +36,10 @@ _MOST_NAMES = 20  # in one message
 
 
 def callers_view(signature: Signature) -> Signature:
-    """The signature as callers meet it: typed random keys are their uint32 key data.
+    """The signature as callers meet it; what concerns neither of these stays.
 
-    `key<fry>[n]` becomes `uint32[n,2]`; everything else stays.
+    Typed random keys are their uint32 key data: `key<fry>[n]` becomes `uint32[n,2]`. A fixed number
+    of rows, where batching is declared, is a symbol: `float32[8,3]` becomes `float32[b,3]`.
     """
 
     def plain(spec: TensorSpec) -> TensorSpec:
@@ -46,10 +48,43 @@ def callers_view(signature: Signature) -> Signature:
             return spec
         return replace(spec, dtype="uint32", shape=(*spec.shape, str(width)))
 
-    return replace(
+    view = replace(
         signature,
         inputs=tuple(map(plain, signature.inputs)),
         outputs=tuple(map(plain, signature.outputs)),
+    )
+    fixed = fixed_rows(signature)
+    if fixed is None:
+        return view
+    texts = " ".join(" ".join(spec.shape) for spec in (*view.inputs, *view.outputs))
+    names = ("b", *(f"b{number}" for number in itertools.count()))
+    symbol = next(name for name in names if name not in re.findall(r"\w+", texts))
+
+    def any_rows(spec: TensorSpec) -> TensorSpec:
+        return replace(spec, shape=(symbol, *spec.shape[1:]))
+
+    return replace(
+        view,
+        inputs=tuple(map(any_rows, view.inputs)),
+        outputs=tuple(map(any_rows, view.outputs)),
+        batching=Batching(symbol, fixed),
+    )
+
+
+def fixed_rows(signature: Signature) -> int | None:
+    """The number of rows of every call, where batching is declared for a fixed number.
+
+    Raises CannotServe where it is, but the inputs and outputs have no such number in common.
+    """
+    if signature.batching is None or signature.batching.symbol:
+        return None
+    first = {spec.shape[:1] for spec in (*signature.inputs, *signature.outputs)}
+    for shape in first:
+        if len(first) == 1 and shape and shape[0].isdecimal() and signature.inputs:
+            return int(shape[0])
+    raise CannotServe(
+        f"signature '{signature.name}' declares batching over a fixed number of rows, but its "
+        f"inputs and outputs do not all begin with the same number"
     )
 
 
@@ -63,6 +98,8 @@ class SignatureChecker:
         where the signature is not one that this worker understands.
         """
         self.signature = callers_view(signature)
+        self.fixed = fixed_rows(signature) is not None
+        """Whether the program takes one number of rows only."""
         self.constraints = tuple(constraints)
         self._inputs = {spec.name: _Array(spec) for spec in self.signature.inputs}
         self._outputs = {spec.name: _Array(spec) for spec in self.signature.outputs}
@@ -72,6 +109,12 @@ class SignatureChecker:
                 raise CannotServe(f"the artifact's signature names an array twice: {names}")
         dimensions = [dim for array in self._inputs.values() for dim in array.dimensions]
         self.symbols = tuple(sorted({symbol for dim in dimensions for symbol in dim.symbols}))
+        self.row_symbol = self._row_symbol()
+        """The symbol that counts rows, where batching is declared; "" otherwise."""
+        # Requests of rows are padded and cut to rows that the program takes.
+        self._callers_constraints = [
+            each for each in self.constraints if self.row_symbol not in each.symbols
+        ]
 
     def check(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:
         """Finds the size of every symbol.
@@ -98,12 +141,22 @@ class SignatureChecker:
             problems.append(str(error))
         if problems:
             raise InvalidInput("; ".join(problems))
-        self.check_constraints(sizes)
+        self._check(self._callers_constraints, sizes)
         return sizes
 
     def check_constraints(self, sizes: Mapping[str, int]) -> None:
-        """Raises InvalidInput where a constraint does not hold at `sizes`."""
-        broken = [str(relation) for relation in self.constraints if not _holds(relation, sizes)]
+        """Raises InvalidInput where a constraint does not hold at `sizes`, as the program has them.
+
+        `check` leaves those out that concern the number of rows.
+        """
+        self._check(self.constraints, sizes)
+
+    def allows(self, sizes: Mapping[str, int]) -> bool:
+        """Whether every constraint holds at `sizes`."""
+        return all(_holds(relation, sizes) for relation in self.constraints)
+
+    def _check(self, constraints: Sequence[Constraint], sizes: Mapping[str, int]) -> None:
+        broken = [str(relation) for relation in constraints if not _holds(relation, sizes)]
         if broken:
             at = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
             raise InvalidInput(
@@ -153,6 +206,25 @@ class SignatureChecker:
                     f"output '{name}' came as {describe(found)}, the signature says {array} with "
                     f"{dict(sizes)}: the artifact does not say what its program does"
                 )
+
+    def _row_symbol(self) -> str:
+        batching = self.signature.batching
+        if batching is None:
+            return ""
+        symbol = batching.symbol
+        wrong = [
+            f"{array.spec}"
+            for array in (*self._inputs.values(), *self._outputs.values())
+            if array.spec.shape[:1] != (symbol,)
+            or any(symbol in dim.symbols for dim in array.dimensions[1:])
+        ]
+        if wrong or not self._inputs:
+            raise CannotServe(
+                f"signature '{self.signature.name}' declares batching over '{symbol}', which must "
+                f"be the first dimension of every input and output and appear nowhere else: "
+                f"{'; '.join(wrong) or 'it has no inputs'}"
+            )
+        return symbol
 
     def _name_problems(self, inputs: Mapping[str, NDArray[Any]]) -> Iterable[str]:
         unknown = sorted(inputs.keys() - self._inputs.keys())

@@ -40,6 +40,39 @@ def choose_sizes(
     return chosen
 
 
+def choose_rows(limit: int) -> list[int]:
+    """Numbers of rows to try: the powers of two, and the limit."""
+    powers = [2**exponent for exponent in range(limit.bit_length()) if 2**exponent < limit]
+    return [*powers, limit]
+
+
+def choose_batches(
+    symbols: Sequence[str],
+    row_symbol: str,
+    wanted: Mapping[str, Sequence[int]],
+    rows: Sequence[int],
+    allowed: Callable[[Sizes], bool],
+) -> list[tuple[Sizes, list[int]]]:
+    """The sizes to compile for where one symbol counts rows: of the others, and rows for each.
+
+    Of the others, every combination of the `wanted` sizes; 1 for a symbol without any. Only what is
+    `allowed` is given; where no such combination is, the sizes are those of `choose_sizes`.
+    """
+    others = tuple(symbol for symbol in symbols if symbol != row_symbol)
+
+    def fitting(sizes: Sizes) -> list[int]:
+        return [count for count in rows if allowed({**sizes, row_symbol: count})]
+
+    wanted_of_others = {symbol: wanted.get(symbol, (1,)) for symbol in others}
+    chosen = choose_sizes(others, wanted_of_others, lambda sizes: bool(fitting(sizes)))
+    if chosen:
+        return [(sizes, fitting(sizes)) for sizes in chosen]
+    found: dict[tuple[int, ...], list[int]] = {}
+    for sizes in choose_sizes(symbols, wanted, allowed):
+        found.setdefault(tuple(sizes[other] for other in others), []).append(sizes[row_symbol])
+    return [(dict(zip(others, key, strict=True)), counts) for key, counts in found.items()]
+
+
 def _small(count: int) -> list[tuple[int, ...]]:
     """Some of the smallest combinations of so many sizes, the smallest first."""
     largest = max(2, int(_SEARCH_LIMIT ** (1 / max(count, 1))))

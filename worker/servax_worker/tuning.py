@@ -1,0 +1,118 @@
+"""Finds out how a signature is called fastest: how many rows at a time, and how many side by side.
+
+More rows at a time are faster as long as the device has idle parts; beyond that they only make
+everybody wait, and some programs get slower. Whether two calls at once pay depends on how well one
+uses the device's cores. Neither can be told from a program, so both are measured.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from servax_worker.batch import Bucket, Key
+from servax_worker.dispatch import Dispatcher
+from servax_worker.errors import InvalidInput, OutOfMemory
+
+_CLEARLY = 1.05  # a gain below that may be noise, and is not worth the longer wait
+_CLEARLY_WORSE = 0.9
+_SPAN = 0.05  # seconds that a measurement takes at least
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to call a signature: ascending buckets for every key, and how many calls at once.
+
+    `pace` is the seconds that a row takes when there is no end of them.
+    """
+
+    side_by_side: int
+    pace: float
+    buckets: Mapping[Key, tuple[Bucket, ...]]
+
+
+async def tune(
+    rows: Sequence[int],
+    prepare: Callable[[int], Awaitable[Callable[[], object]]],
+    dispatcher: Dispatcher,
+    *,
+    most_at_once: int,
+    cut: bool,
+) -> tuple[int, tuple[Bucket, ...]]:
+    """How many calls side by side are fastest, and the buckets among the ascending `rows`.
+
+    `prepare` makes a call of so many rows. With `cut`, what is not clearly faster than fewer rows
+    is left out, and not even prepared once it has shown twice; otherwise all rows are buckets.
+    Rows that the program refuses are left out; what memory has no room for ends the list.
+
+    Raises InvalidInput or OutOfMemory where no rows are left, and what the calls raise.
+    """
+    calls: dict[int, Callable[[], object]] = {}
+    seconds: dict[int, float] = {}
+    refusal: InvalidInput | OutOfMemory | None = None
+    best, misses = 0.0, 0
+    for count in rows:
+        try:
+            call = await prepare(count)
+            seconds[count] = await _measure(dispatcher, call, 1)
+        except InvalidInput as error:
+            log.warning("a warm-up size is refused", rows=count, reason=str(error))
+            refusal = error
+            continue
+        except OutOfMemory as error:
+            log.warning("no room for more rows", rows=count, reason=str(error))
+            refusal = error
+            break
+        calls[count] = call
+        rate = count / seconds[count]
+        misses = 0 if rate > _CLEARLY * best else misses + 1
+        best = max(best, rate)
+        if cut and (misses == 2 or rate < _CLEARLY_WORSE * best):
+            break
+    if not seconds:
+        assert refusal is not None, "there are rows to try"
+        raise refusal
+
+    side_by_side = 1
+    while 2 * side_by_side <= most_at_once:
+        at = _useful(seconds)
+        more = await _measure(dispatcher, calls[at], 2 * side_by_side)
+        if 2 * seconds[at] <= _CLEARLY * more:
+            break
+        side_by_side *= 2
+        kept = [count for count in seconds if not cut or count <= at]
+        seconds = {count: await _measure(dispatcher, calls[count], side_by_side) for count in kept}
+    most = _useful(seconds) if cut else max(seconds)
+    return side_by_side, tuple(Bucket(*each) for each in seconds.items() if each[0] <= most)
+
+
+def _useful(seconds: Mapping[int, float]) -> int:
+    """The fewest rows that get done about as fast as at the best number of them."""
+    best = max(count / each for count, each in seconds.items())
+    return min(count for count, each in seconds.items() if count / each * _CLEARLY >= best)
+
+
+async def _measure(dispatcher: Dispatcher, call: Callable[[], object], side_by_side: int) -> float:
+    """The seconds that a call takes while so many of them run."""
+
+    def repeat() -> tuple[float, float, int]:
+        call()  # the first one finds cold caches
+        began = time.perf_counter()
+        count = 0
+        while True:
+            call()
+            count += 1
+            ended = time.perf_counter()
+            if ended - began >= _SPAN:
+                return began, ended, count
+
+    runs = await asyncio.gather(
+        *(dispatcher.run(repeat, 1 / side_by_side) for _ in range(side_by_side))
+    )
+    # From the first begin to the last end: where they did not overlap, it shows as slow.
+    elapsed = max(ended for _, ended, _ in runs) - min(began for began, _, _ in runs)
+    return side_by_side * elapsed / sum(count for _, _, count in runs)
