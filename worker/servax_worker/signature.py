@@ -57,8 +57,9 @@ def callers_view(signature: Signature) -> Signature:
     if fixed is None:
         return view
     texts = " ".join(" ".join(spec.shape) for spec in (*view.inputs, *view.outputs))
-    names = ("b", *(f"b{number}" for number in itertools.count()))
-    symbol = next(name for name in names if name not in re.findall(r"\w+", texts))
+    taken = re.findall(r"\w+", texts)
+    names = itertools.chain(["b"], (f"b{number}" for number in itertools.count()))
+    symbol = next(name for name in names if name not in taken)
 
     def any_rows(spec: TensorSpec) -> TensorSpec:
         return replace(spec, shape=(symbol, *spec.shape[1:]))
