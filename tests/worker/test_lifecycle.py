@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from servax import Client
-from servax.errors import ServaxError, Unavailable
+from servax.errors import FailedPrecondition, ServaxError, Unavailable
 from servax.tensors import to_proto
 from servax_proto.v1 import prediction_pb2, prediction_pb2_grpc
 from servax_worker.__main__ import main
@@ -262,4 +263,59 @@ def test_a_second_start_is_warm(models, start, registry, tmp_path):
         sources.append({event["source"] for event in compiled})
         assert worker.stop() == 0
 
-    assert sources == [{"compiler"}, {"cache"}]
+    # The loader process of the first start has compiled it.
+    assert sources == [{"cache"}, {"cache"}]
+    assert not any(event.get("why") == "waiting for a loader process" for event in worker.events)
+
+
+def serving_process(worker):
+    """The id of the process that serves, of which the worker's process is the parent."""
+    (pid,) = (
+        Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children").read_text().split()
+    )
+    return int(pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's children")
+def test_a_killed_serving_process_is_replaced(models, launch):
+    """After SIGKILL of the serving process, the worker answers again, at the same address."""
+    worker = launch("life-linear")
+    with Client(worker=worker.address) as client:
+        client.wait_until_ready("life-linear", timeout=60)
+        before = client.predict("life-linear", {"x": X})
+        killed = serving_process(worker)
+        os.kill(killed, signal.SIGKILL)
+        wait_for(lambda: serving_process_or_none(worker) not in (None, killed))
+
+        client.wait_until_ready("life-linear", timeout=60)
+        np.testing.assert_equal(client.predict("life-linear", {"x": X}), before)
+
+    assert any(event.get("why") == "SIGKILL" for event in worker.events)
+    assert worker.stop() == 0
+
+
+def serving_process_or_none(worker):
+    """As `serving_process`; None while there is none."""
+    with contextlib.suppress(ValueError):
+        return serving_process(worker)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's children")
+def test_a_version_that_hangs_is_quarantined_and_its_neighbour_serves(models, launch):
+    """A call that does not end costs a restart; the third time, its version is FAILED with the
+    reason, and the other model goes on.
+    """
+    worker = launch("life-slow", "--model", "life-linear", "--call-timeout", "1")
+    with Client(worker=worker.address) as client:
+        for _ in range(3):
+            client.wait_until_ready("life-slow", timeout=60)
+            with pytest.raises(Unavailable):
+                client.predict("life-slow", {"rounds": np.int32(2**31 - 1)}, timeout=60)
+        with pytest.raises(FailedPrecondition, match="life-slow:1 is quarantined"):
+            client.wait_until_ready("life-slow", timeout=60)
+        client.wait_until_ready("life-linear", timeout=60)
+        assert client.predict("life-linear", {"x": X})
+
+    hangs = [event for event in worker.events if "has not ended after" in event.get("why", "")]
+    assert [event["during"] for event in hangs] == [["life-slow:1"]] * 3
+    assert worker.stop() == 0

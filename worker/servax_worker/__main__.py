@@ -1,26 +1,23 @@
 """The command line: servax-worker, or python -m servax_worker."""
 
-import asyncio
 import json
-import logging
-import os
-import signal
+import pickle
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import click
-import structlog
 
 from servax.errors import InvalidReference
 from servax.reference import ModelReference
+from servax_worker import serving_process
 from servax_worker.errors import StartupError
+from servax_worker.logs import configure_logging
 from servax_worker.settings import Settings
-
-log = structlog.get_logger("servax_worker")
+from servax_worker.supervisor import Supervisor, passing_signals
 
 
 class _Reference(click.ParamType[ModelReference]):
@@ -208,6 +205,49 @@ def main() -> None:
     metavar="SECONDS",
     help="How long requests in flight may take when the worker is told to stop.",
 )
+@click.option(
+    "--load-apart/--no-load-apart",
+    envvar="SERVAX_WORKER_LOAD_APART",
+    show_envvar=True,
+    default=True,
+    help="Whether a version is compiled and tried in a process of its own first, so that one that "
+    "crashes or hangs costs nothing but its own rollout.",
+)
+@click.option(
+    "--load-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    envvar="SERVAX_WORKER_LOAD_TIMEOUT",
+    show_envvar=True,
+    default=Settings.load_timeout,
+    metavar="SECONDS",
+    help="How long that process may take.",
+)
+@click.option(
+    "--load-memory",
+    type=click.IntRange(min=0),
+    envvar="SERVAX_WORKER_LOAD_MEMORY",
+    show_envvar=True,
+    default=Settings.load_memory,
+    metavar="BYTES",
+    help="How much memory that process may have to itself; 0 for no limit.",
+)
+@click.option(
+    "--call-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    envvar="SERVAX_WORKER_CALL_TIMEOUT",
+    show_envvar=True,
+    default=Settings.call_timeout,
+    metavar="SECONDS",
+    help="How long a call on the device may take before the serving process is ended and started "
+    "again.",
+)
+@click.option(
+    "--supervise/--no-supervise",
+    envvar="SERVAX_WORKER_SUPERVISE",
+    show_envvar=True,
+    default=True,
+    help="Whether a parent process watches the serving process and starts it again.",
+)
 def serve(
     registry: str,
     models: tuple[ModelReference, ...],
@@ -226,6 +266,11 @@ def serve(
     max_request_bytes: int,
     max_in_flight: int,
     grace: float,
+    load_apart: bool,
+    load_timeout: float,
+    load_memory: int,
+    call_timeout: float,
+    supervise: bool,
 ) -> None:
     """Serve models until SIGTERM or SIGINT."""
     settings = Settings(
@@ -246,13 +291,18 @@ def serve(
         max_request_bytes=max_request_bytes,
         max_in_flight=max_in_flight,
         grace=grace,
+        load_apart=load_apart,
+        load_timeout=load_timeout,
+        load_memory=load_memory,
+        call_timeout=call_timeout,
     )
-    _configure_logging()
+    configure_logging()
+    if supervise:
+        sys.exit(_supervise(settings))
     try:
-        asyncio.run(_serve(settings))
+        serving_process.run(settings)
     except StartupError as error:
         raise click.ClickException(str(error)) from error
-    _leave()
 
 
 @main.command()
@@ -273,67 +323,26 @@ def health(http: str) -> None:
         raise click.ClickException(f"no worker answers at {http}: {error}") from error
 
 
-async def _serve(settings: Settings) -> None:
-    from servax_worker.server import WorkerServer  # imports JAX: not for --help
+def _supervise(settings: Settings) -> int:
+    """Keeps a serving process running; gives its exit status."""
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with WorkerServer(settings) as server:
-        log.info("serving", address=server.address, http=server.http_address)
-        await stop.wait()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)  # a second signal ends the process at once
-    log.info("stopped")
-
-
-def _leave() -> None:
-    """Ends the process although a call may hang: neither JAX nor a download can be interrupted."""
-    others = [
-        thread
-        for thread in threading.enumerate()
-        if thread is not threading.current_thread() and not thread.daemon
-    ]
-    for thread in others:
-        thread.join(timeout=0.5)
-    stuck = [thread.name for thread in others if thread.is_alive()]
-    if stuck:
-        log.warning("left while threads were busy", threads=stuck)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-
-
-def _configure_logging() -> None:
-    """Writes a line an event to standard output: for people on a terminal, JSON otherwise."""
-    shared: list[structlog.typing.Processor] = [
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso"),
-    ]
-    rendering: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
-        if sys.stdout.isatty()
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    )
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+    def task(supervisor: Supervisor) -> bytes:
+        grpc, http = supervisor.activity.ports
+        there = replace(settings, listen=_at(settings.listen, grpc), http=_at(settings.http, http))
+        quarantined = frozenset(supervisor.quarantine.versions)
+        return pickle.dumps(
+            serving_process.ServingTask(there, quarantined, *supervisor.descriptors)
         )
-    )
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.captureWarnings(True)
-    for chatty in ("jax", "uvicorn"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
-    )
+
+    command = (sys.executable, "-m", "servax_worker.serving_process")
+    with Supervisor(command, task) as supervisor, passing_signals(supervisor.stop):
+        return supervisor.run()
+
+
+def _at(address: str, port: int) -> str:
+    """The address, with the port that the process before got where any was wanted."""
+    host, _, wanted = address.rpartition(":")
+    return f"{host}:{port}" if port and wanted == "0" else address
 
 
 if __name__ == "__main__":

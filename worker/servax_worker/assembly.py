@@ -86,7 +86,8 @@ class Assembler:
         prepared = []
         for signature in version.signatures:
             blob = open_mapped(files[signature.program.digest])
-            program = await self._load(partial(self._runtime.load, blob, signature))
+            name = f"{version.model}:{version.number}"
+            program = await self._load(partial(self._runtime.load, blob, signature, name))
             checker = SignatureChecker(self._served(signature), program.constraints)
             prepared.append((program, checker, await self._load(partial(self._choices, checker))))
 

@@ -21,7 +21,7 @@ import structlog
 from servax.errors import ServaxError
 from servax.reference import ModelReference
 from servax.types import ServedState, Version
-from servax_worker.assembly import Assembler
+from servax_worker.apart import VersionAssembler
 from servax_worker.blobs import BlobCache
 from servax_worker.loader import Loader, VersionSource
 
@@ -40,7 +40,7 @@ class Follower:
         reference: ModelReference,
         registry: VersionSource,
         blobs: BlobCache,
-        assembler: Assembler,
+        assembler: VersionAssembler,
         changed: Callable[["Follower"], None],
         *,
         poll: float,

@@ -32,7 +32,8 @@ from servax.errors import (
 )
 from servax.reference import ModelReference
 from servax.types import Blob, Progress, ServedState, ServedVersion, Version
-from servax_worker.assembly import Assembler, LoadedVersion
+from servax_worker.apart import VersionAssembler
+from servax_worker.assembly import LoadedVersion
 from servax_worker.blobs import BlobCache
 from servax_worker.errors import Delayed, WorkerError
 from servax_worker.signature import callers_view
@@ -69,7 +70,7 @@ class Loader:
         reference: ModelReference,
         registry: VersionSource,
         blobs: BlobCache,
-        assembler: Assembler,
+        assembler: VersionAssembler,
         changed: Callable[["Loader"], None],
         *,
         version: Version | None = None,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,9 @@ class Predictor:
         self._followers = followers
         self._metrics = metrics
         self._draining = False
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def predict(self, request: Request) -> Answer:
         """Runs one request.
@@ -133,6 +136,11 @@ class Predictor:
         for follower in self._followers:
             follower.drain()
 
+    async def wait_until_idle(self, seconds: float) -> None:
+        """Waits until no request is being worked on, or until the time is over."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), seconds)
+
     def _find(self, request: Request) -> Loader:
         if self._draining:
             raise NotReady("the worker is shutting down; ask another")
@@ -181,6 +189,8 @@ class Predictor:
     def _counted(self, labels: list[str]) -> Iterator[None]:
         """Counts how a request ends; `labels` are read then."""
         result = "Unexpected"
+        self._running += 1
+        self._idle.clear()
         try:
             yield
             result = "ok"
@@ -192,6 +202,9 @@ class Predictor:
             raise
         finally:
             self._metrics.requests.labels(*labels, result).inc()
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
 
 
 def _name(loader: Loader) -> str:

@@ -18,9 +18,10 @@ Facts that this module rests on, each tried on JAX 0.10.2 and 0.12.0.1:
 import ctypes
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import jax
@@ -31,6 +32,7 @@ from jax.extend.mlir.dialects import stablehlo
 from numpy.typing import NDArray
 
 from servax.types import Signature, TensorSpec
+from servax_worker.activity import Watch
 from servax_worker.constraints import read_constraints
 from servax_worker.dimensions import Dimension
 from servax_worker.errors import CannotServe, ExecutionFailed, InvalidInput, OutOfMemory
@@ -50,12 +52,14 @@ _API_NAMES = {"key<urbg>": "key<unsafe_rbg>"}
 
 _libc = ctypes.CDLL(None)
 
+_UNWATCHED = Watch()
+
 
 class Runtime:
     """This process's JAX, configured for serving. JAX's configuration is global: have one."""
 
-    def __init__(self, cache_directory: Path):
-        """Configures JAX and starts its backend.
+    def __init__(self, cache_directory: Path, watch: Watch = _UNWATCHED):
+        """Configures JAX and starts its backend; tells the `watch` of what runs.
 
         `cache_directory` keeps compiled executables between runs. They are machine code that is
         loaded without a check, so the directory is made private.
@@ -74,6 +78,7 @@ class Runtime:
             jax_version=jax.__version__,
             stablehlo_version=stablehlo.get_current_version(),
         )
+        self._watch = watch
         self._lock = threading.Lock()
         self._compiled = WeakValueDictionary[str, _CompiledSizes]()
         """What was compiled of the programs that are loaded, by digest."""
@@ -99,8 +104,8 @@ class Runtime:
         """The version of JAX."""
         return self._host.jax_version
 
-    def load(self, blob: bytes | memoryview, signature: Signature) -> "Program":
-        """Deserializes a program that this worker can run.
+    def load(self, blob: bytes | memoryview, signature: Signature, version: str = "") -> "Program":
+        """Deserializes a program that this worker can run, of a version such as "lm:3".
 
         Raises CannotServe where it cannot, or where the program is not what its signature says.
         """
@@ -117,13 +122,27 @@ class Runtime:
         _compare(exported, signature)
         with self._lock:
             compiled = self._compiled.setdefault(signature.program.digest, _CompiledSizes())
-        return Program(_flattened(exported), signature, compiled)
+        watched = _Watched(self._watch, version)
+        return Program(_flattened(exported), signature, compiled, watched)
 
     def release(self) -> None:
         """Gives memory back that programs and weights held which are not referred to any more."""
         jax.clear_caches()
         if hasattr(_libc, "malloc_trim"):  # glibc has it, musl and macOS do not
             _libc.malloc_trim(0)
+
+
+class _Watched(NamedTuple):
+    """A version and who is told when it runs."""
+
+    watch: Watch
+    version: str
+
+    def calling(self) -> AbstractContextManager[None]:
+        return self.watch.calling(self.version)
+
+    def compiling(self) -> AbstractContextManager[None]:
+        return self.watch.compiling(self.version)
 
 
 class _CompiledSizes:
@@ -140,11 +159,16 @@ class Program:
     """A deserialized program: compiles for one set of sizes at a time."""
 
     def __init__(
-        self, exported: jax.export.Exported, signature: Signature, compiled: _CompiledSizes
+        self,
+        exported: jax.export.Exported,
+        signature: Signature,
+        compiled: _CompiledSizes,
+        watched: _Watched,
     ):
         self.signature = signature
         self._exported = exported
         self._compiled = compiled
+        self._watched = watched
         self._placement = placement(exported)
         self._inputs = _parsed(signature.inputs)
         self._weights = _parsed(signature.weights)
@@ -163,13 +187,14 @@ class Program:
         compiled = self._compiled.by_sizes.get(key)
         source = "shared"
         if compiled is None:
-            compiled = self._compiled.by_sizes[key] = self._compile(sizes)
+            with self._watched.compiling():
+                compiled = self._compiled.by_sizes[key] = self._compile(sizes)
             source = "cache" if _cache.hit else "compiler"
         placed = {
             spec.position: weights.get(spec.name, self._placement.inputs[spec.position])
             for spec in self.signature.weights
         }
-        return Executable(compiled, self.signature, placed, dict(sizes), source)
+        return Executable(compiled, self.signature, placed, dict(sizes), source, self._watched)
 
     def _compile(self, sizes: Mapping[str, int]) -> Any:
         shapes: list[jax.ShapeDtypeStruct] = [None] * len(self._exported.in_avals)  # type: ignore[list-item]
@@ -231,6 +256,8 @@ class Executable:
     source: str
     """Where it comes from: "shared" with another version, persistent "cache", or "compiler"."""
 
+    _watched: _Watched
+
     @property
     def call_bytes(self) -> int:
         """How many bytes a call takes on each device beside the weights, as the compiler says."""
@@ -263,8 +290,9 @@ class Executable:
         for spec in signature.inputs:
             flat[spec.position] = inputs[spec.name]
         try:
-            results = self._compiled(*flat)
-            return {spec.name: np.asarray(results[spec.position]) for spec in signature.outputs}
+            with self._watched.calling():
+                results = self._compiled(*flat)
+                return {spec.name: np.asarray(results[spec.position]) for spec in signature.outputs}
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise OutOfMemory(

@@ -1,6 +1,7 @@
 """Wires a worker together and serves it."""
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -13,6 +14,8 @@ from grpc_reflection.v1alpha import reflection
 from servax import Client
 from servax.types import ServedState
 from servax_proto.v1 import prediction_pb2, prediction_pb2_grpc
+from servax_worker.activity import Activity, Watch
+from servax_worker.apart import ApartAssembler
 from servax_worker.assembly import Assembler
 from servax_worker.blobs import BlobCache
 from servax_worker.dispatch import Dispatcher
@@ -23,6 +26,7 @@ from servax_worker.interceptors import ErrorInterceptor
 from servax_worker.metrics import Metrics
 from servax_worker.plans import Plans
 from servax_worker.predictor import Predictor
+from servax_worker.proofs import Proofs
 from servax_worker.runtime import Runtime
 from servax_worker.servicer import PredictionServicer
 from servax_worker.settings import Settings
@@ -34,6 +38,12 @@ _SERVICE = prediction_pb2.DESCRIPTOR.services_by_name["Prediction"].full_name
 # beyond that gRPC refuses it unread.
 _EXPLAINED = 4
 _LARGEST_MESSAGE = 2**31 - 1
+
+# How many seconds answers that are ready may take to be sent.
+_LAST_WORDS = 5.0
+
+# Seconds between two signs of life.
+_BEAT = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -49,8 +59,19 @@ class WorkerServer:
     the grace period, and closes. Entering raises StartupError.
     """
 
-    def __init__(self, settings: Settings):
+    def __init__(
+        self,
+        settings: Settings,
+        activity: Activity | None = None,
+        quarantined: frozenset[str] = frozenset(),
+    ):
+        """`activity` is told what the process does, for whoever watches it.
+
+        `quarantined` are versions, as in "lm:3", that are not to be loaded.
+        """
         self._settings = settings
+        self._activity = activity
+        self._quarantined = quarantined
         self._changes = asyncio.Event()
         self._stack = AsyncExitStack()
         self.address = ""
@@ -106,11 +127,13 @@ class WorkerServer:
         self.address = _bind(server, settings.listen)
         self.http_address = http.address
 
-        runtime, blobs, plans, registry = self._open_parts(stack)
+        registry = stack.enter_context(Client(registry=settings.registry))
+        runtime, blobs, plans, proofs = self._open_parts(registry)
         assembler = Assembler(runtime, dispatcher, self._metrics, plans, settings)
         stack.callback(assembler.close)
+        apart = ApartAssembler(assembler, settings, proofs, self._quarantined)
         self._followers += [
-            Follower(reference, registry, blobs, assembler, self._changed, poll=settings.poll)
+            Follower(reference, registry, blobs, apart, self._changed, poll=settings.poll)
             for reference in settings.models
         ]
 
@@ -130,19 +153,30 @@ class WorkerServer:
 
         background = [asyncio.create_task(follower.run()) for follower in self._followers]
         background.append(asyncio.create_task(self._follow_changes()))
+        if self._activity is not None:
+            self._activity.tell_ports(_port(self.address), _port(self.http_address))
+            background.append(asyncio.create_task(_beat(self._activity)))
         stack.push_async_callback(_cancel, background)
 
-    def _open_parts(self, stack: AsyncExitStack) -> tuple[Runtime, BlobCache, Plans, Client]:
-        directory = self._settings.cache_directory
-        registry = stack.enter_context(Client(registry=self._settings.registry))
+    def _open_parts(self, registry: Client) -> tuple[Runtime, BlobCache, Plans, Proofs]:
+        settings, directory = self._settings, self._settings.cache_directory
+        watch = Watch(self._activity, settings.call_timeout, settings.load_timeout)
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             blobs = BlobCache(directory / "blobs", registry)
-            runtime = Runtime(directory / "executables")
+            runtime = Runtime(directory / "executables", watch)
             plans = Plans(directory / "plans")
+            proofs = Proofs(
+                directory / "proofs",
+                (
+                    *(runtime.jax_version, runtime.platform, runtime.device),
+                    *(sorted(settings.warm_up.items()), settings.max_executables),
+                    *(settings.batching, settings.max_batch_rows),
+                ),
+            )
         except OSError as error:
             raise StartupError(f"cannot use the cache directory '{directory}': {error}") from error
-        return runtime, blobs, plans, registry
+        return runtime, blobs, plans, proofs
 
     def _changed(self, follower: Follower) -> None:
         reference, current = follower.reference, follower.current
@@ -169,7 +203,11 @@ class WorkerServer:
         await self._health.enter_graceful_shutdown()
         self._predictor.drain()
         servicer.drain()
-        await server.stop(self._settings.grace)
+        # Who comes meanwhile is told to ask another worker; a server that stops would leave it to
+        # chance what they are told.
+        end = time.monotonic() + self._settings.grace
+        await self._predictor.wait_until_idle(self._settings.grace)
+        await server.stop(min(max(end - time.monotonic(), 0.0), _LAST_WORDS))
 
 
 def _bind(server: grpc.aio.Server, listen: str) -> str:
@@ -180,6 +218,16 @@ def _bind(server: grpc.aio.Server, listen: str) -> str:
         return f"{host}:{server.add_insecure_port(listen)}"
     except RuntimeError as error:
         raise StartupError(f"cannot listen on {listen}: {error}") from error
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+async def _beat(activity: Activity) -> None:
+    while True:
+        activity.beat()
+        await asyncio.sleep(_BEAT)
 
 
 async def _cancel(tasks: list["asyncio.Task[None]"]) -> None:

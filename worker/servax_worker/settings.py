@@ -60,5 +60,20 @@ class Settings:
     max_in_flight: int = 256
     """How many requests of one stream run at once; more wait in the network."""
 
+    load_apart: bool = False
+    """Whether a version is loaded in a process of its own first."""
+
+    load_timeout: float = 1800.0
+    """Seconds that the loader process may take."""
+
+    load_memory: int = 0
+    """Bytes that the loader process may have to itself; 0 for no limit."""
+
+    call_timeout: float = 300.0
+    """Seconds that one call on the device may take before the serving process is ended."""
+
+    memory_limit: int = 0
+    """Bytes of the device's memory that versions may take; 0 for what the device tells."""
+
     grace: float = 30.0
     """Seconds that a worker told to stop gives the requests in flight."""

@@ -1,0 +1,67 @@
+"""The loader process: assembles one version, tells how far it is, and ends.
+
+It is started by `apart`, reads its task from standard input, and writes a line of JSON an event to
+standard output.
+"""
+
+import asyncio
+import json
+import os
+import pickle
+import sys
+
+import structlog
+
+from servax.types import ServedState
+from servax_worker.apart import LoadingTask
+from servax_worker.assembly import Assembler, Report
+from servax_worker.dispatch import Dispatcher
+from servax_worker.errors import WorkerError
+from servax_worker.metrics import Metrics
+from servax_worker.plans import Plans
+from servax_worker.runtime import Runtime
+
+# The process that serves comes first.
+_NICENESS = 10
+
+
+def main() -> None:
+    """Performs the task."""
+    os.nice(_NICENESS)
+    # Standard output is for events alone, whatever others print.
+    events = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+    def tell(**event: str) -> None:
+        events.write(json.dumps(event) + "\n")
+
+    def report(state: ServedState, detail: str) -> None:
+        tell(state=state.name, detail=detail)
+
+    task: LoadingTask = pickle.load(sys.stdin.buffer)
+    try:
+        asyncio.run(_assemble(task, report))
+    except WorkerError as error:
+        tell(refused=str(error))
+    else:
+        tell(done="")
+    events.flush()
+    # Threads that a program left behind cannot keep the process.
+    os._exit(0)
+
+
+async def _assemble(task: LoadingTask, report: Report) -> None:
+    directory = task.settings.cache_directory
+    assembler = Assembler(
+        Runtime(directory / "executables"),
+        Dispatcher(),
+        Metrics(),
+        Plans(directory / "plans"),
+        task.settings,
+    )
+    await assembler.assemble(task.version, task.files, report)
+
+
+if __name__ == "__main__":
+    main()
