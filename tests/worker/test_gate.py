@@ -41,9 +41,19 @@ def test_what_it_reads_passes(version):
         ({"stablehlo_version": "new"}, "'new' is not a version"),
         ({"effects": ("debug",)}, r"side effects \(debug\): export the function without them"),
         ({"disabled_checks": ("platform",)}, r"disabled \(platform\): export it without"),
+        ({"disabled_checks": ("custom_call:f",)}, r"\(custom_call:f\).* --allow-custom-call"),
     ],
 )
 def test_what_it_cannot_run_is_refused(changes, message):
     """Each reason is told in words that lead to a remedy."""
     with pytest.raises(CannotServe, match=message):
         refuse_unservable(replace(FINE, **changes), HOST)
+
+
+def test_the_operator_allows_custom_calls():
+    """A disabled check of an allowed custom call is taken; any other one is still refused."""
+    calling = replace(FINE, disabled_checks=("custom_call:mine", "custom_call:yours"))
+
+    refuse_unservable(calling, HOST, {"mine", "yours"})
+    with pytest.raises(CannotServe, match=r"disabled \(custom_call:yours\)"):
+        refuse_unservable(calling, HOST, {"mine"})

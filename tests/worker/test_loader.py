@@ -13,6 +13,7 @@ from servax.types import Blob, Progress, ServedState, Signature, Version, Weight
 from servax_worker.assembly import Assembler
 from servax_worker.errors import CannotServe, Delayed
 from servax_worker.loader import Loader
+from servax_worker.memory import MemoryBudget
 
 PROGRAM, WEIGHTS = Blob("sha256:aa", 100), Blob("sha256:bb", 900)
 SIGNATURE = Signature(
@@ -156,7 +157,7 @@ def test_only_ready_models_drain():
 
 def test_a_version_without_a_callable_signature_is_refused():
     """A version with no signatures, or two of one name, is refused before anything is loaded."""
-    assembler = Assembler(None, None, None, None, None)
+    assembler = Assembler(None, None, None, None, MemoryBudget(None), None)
     for signatures in ((), (VERSION.signatures[0],) * 2):
         with pytest.raises(CannotServe, match="one or more, each once"):
             asyncio.run(

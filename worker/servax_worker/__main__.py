@@ -206,6 +206,26 @@ def main() -> None:
     help="How long requests in flight may take when the worker is told to stop.",
 )
 @click.option(
+    "--memory-limit",
+    type=click.IntRange(min=0),
+    envvar="SERVAX_WORKER_MEMORY_LIMIT",
+    show_envvar=True,
+    default=Settings.memory_limit,
+    metavar="BYTES",
+    help="How much of the device's memory versions may take, as the compiler counts it; 0 for what "
+    "the device tells, which CPUs do not.",
+)
+@click.option(
+    "--allow-custom-call",
+    "allowed_custom_calls",
+    multiple=True,
+    envvar="SERVAX_WORKER_ALLOW_CUSTOM_CALL",
+    show_envvar=True,
+    metavar="TARGET",
+    help="A custom call that programs may make although JAX does not keep it stable. Repeat for "
+    "more; separate by spaces in the environment.",
+)
+@click.option(
     "--load-apart/--no-load-apart",
     envvar="SERVAX_WORKER_LOAD_APART",
     show_envvar=True,
@@ -266,6 +286,8 @@ def serve(
     max_request_bytes: int,
     max_in_flight: int,
     grace: float,
+    memory_limit: int,
+    allowed_custom_calls: tuple[str, ...],
     load_apart: bool,
     load_timeout: float,
     load_memory: int,
@@ -291,6 +313,8 @@ def serve(
         max_request_bytes=max_request_bytes,
         max_in_flight=max_in_flight,
         grace=grace,
+        memory_limit=memory_limit,
+        allowed_custom_calls=frozenset(allowed_custom_calls),
         load_apart=load_apart,
         load_timeout=load_timeout,
         load_memory=load_memory,

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,7 +20,9 @@ from servax_worker.blobs import open_mapped
 from servax_worker.dispatch import Dispatcher
 from servax_worker.errors import CannotServe, InvalidInput
 from servax_worker.executables import Executables
+from servax_worker.golden import Golden
 from servax_worker.loaded import LoadedSignature
+from servax_worker.memory import MemoryBudget, Reservation
 from servax_worker.metrics import Metrics
 from servax_worker.placement import Weights
 from servax_worker.plans import Plans
@@ -58,6 +61,7 @@ class Assembler:
         dispatcher: Dispatcher,
         metrics: Metrics,
         plans: Plans,
+        memory: MemoryBudget,
         settings: Settings,
     ):
         self._runtime = runtime
@@ -65,6 +69,7 @@ class Assembler:
         self._metrics = metrics
         self._plans = plans
         self._settings = settings
+        self._memory = memory
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
         # Apart from loading, so that a request for a new size does not wait for a whole model.
         self._on_demand = ThreadPoolExecutor(1, thread_name_prefix="compile")
@@ -75,14 +80,32 @@ class Assembler:
     ) -> LoadedVersion:
         """Loads, compiles and tries every signature; `files` holds every blob by its digest.
 
-        Raises CannotServe where a signature cannot be served here or does not do what it says, and
-        what the device raises.
+        Raises CannotServe where a signature cannot be served here, does not do what it says, or
+        where the device has no memory left for it, and what the device raises.
         """
+        reservation = self._memory.reserve(f"{version.model}:{version.number}")
+        try:
+            loaded = await self._assemble(version, files, report, reservation)
+        except BaseException:
+            reservation.release()
+            raise
+        # The memory is free when nobody refers to the version any more.
+        weakref.finalize(loaded, reservation.release)
+        return loaded
+
+    async def _assemble(
+        self,
+        version: Version,
+        files: Mapping[str, Path],
+        report: Report,
+        reservation: Reservation,
+    ) -> LoadedVersion:
         report(ServedState.COMPILING, "loading programs and weights")
         names = [signature.name for signature in version.signatures]
         if not names or len(set(names)) < len(names):
             raise CannotServe(f"the artifact's signatures are {names}: one or more, each once")
-        weights = await self._load(partial(self._place_weights, version, files))
+        weights = await self._load(partial(self._map_weights, version, files))
+        reservation.grow(weights.nbytes, "the weights")
         prepared = []
         for signature in version.signatures:
             blob = open_mapped(files[signature.program.digest])
@@ -93,9 +116,10 @@ class Assembler:
 
         total = sum(len(rows) for _, _, choices in prepared for _, rows in choices)
         counting = itertools.count(1)
-        signatures = {}
+        signatures, compilers = {}, {}
         for program, checker, choices in prepared:
             compile = self._compiler(version, program, weights, self._loading)
+            compilers[checker.signature.name] = compile
 
             def compile_now(
                 sizes: Mapping[str, int], compile: _Compile = compile
@@ -112,6 +136,9 @@ class Assembler:
             )
             for executable in compiled:
                 executables.add(executable)
+            code = sum(executable.code_bytes for executable in compiled)
+            most = max(executable.call_bytes for executable in compiled)
+            reservation.grow(code + plan.side_by_side * most, "calls")
             name = checker.signature.name
             signatures[name] = LoadedSignature(
                 checker,
@@ -124,6 +151,14 @@ class Assembler:
                 delay=self._settings.queue_delay,
             )
         await self._try_all(signatures, report)
+        for signature in version.signatures:
+            if signature.golden is not None:
+                report(ServedState.VERIFYING, f"golden example of '{signature.name}'")
+                blob = open_mapped(files[signature.golden.blob.digest])
+                golden = Golden.read(signature.name, signature.golden, blob)
+                await self._try_golden(
+                    signatures[signature.name], golden, compilers[signature.name]
+                )
         return LoadedVersion(version, signatures)
 
     async def release(self) -> None:
@@ -143,7 +178,7 @@ class Assembler:
     async def _load(self, step: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._loading, step)
 
-    def _place_weights(self, version: Version, files: Mapping[str, Path]) -> Weights:
+    def _map_weights(self, version: Version, files: Mapping[str, Path]) -> Weights:
         specs = [spec for signature in version.signatures for spec in signature.weights]
         shards = {
             tensor.name: (open_mapped(files[shard.blob.digest]), tensor)
@@ -309,6 +344,16 @@ class Assembler:
             example = checker.example(executable.sizes)
             outputs = await self._dispatcher.run(partial(executable, example))
             checker.check_outputs(outputs, executable.sizes)
+
+    async def _try_golden(self, loaded: LoadedSignature, golden: Golden, compile: _Compile) -> None:
+        try:
+            sizes = loaded.checker.check(golden.inputs)
+        except InvalidInput as error:
+            raise CannotServe(f"the golden example does not fit: {error}") from error
+        if not loaded.checker.row_symbol and loaded.executables.find(sizes) is None:
+            loaded.executables.add(await compile(sizes))
+        result = await loaded.call(golden.inputs, sizes, None)
+        golden.check(result.outputs)
 
 
 def _with_rows(key: Key, symbol: str, rows: int) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Which programs a worker takes: told from the registry's metadata, before a program is opened."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from servax.types import Signature
@@ -17,8 +18,13 @@ class Host:
     stablehlo_version: str
 
 
-def refuse_unservable(signature: Signature, host: Host) -> None:
-    """Raises CannotServe, with what to do about it, where `host` cannot run the program."""
+def refuse_unservable(
+    signature: Signature, host: Host, allowed_custom_calls: Collection[str] = ()
+) -> None:
+    """Raises CannotServe, with what to do about it, where `host` cannot run the program.
+
+    `allowed_custom_calls` are targets whose safety check the publisher may have disabled.
+    """
     name = f"signature '{signature.name}'"
     if host.platform not in signature.platforms:
         raise CannotServe(
@@ -43,11 +49,19 @@ def refuse_unservable(signature: Signature, host: Host) -> None:
             f"{name} has side effects ({', '.join(signature.effects)}): export the function "
             f"without them"
         )
-    if signature.disabled_checks:
+    allowed = {disabled_custom_call(target) for target in allowed_custom_calls}
+    if disabled := [check for check in signature.disabled_checks if check not in allowed]:
+        targets = [check for check in disabled if check.startswith(disabled_custom_call(""))]
         raise CannotServe(
-            f"{name} was exported with safety checks disabled "
-            f"({', '.join(signature.disabled_checks)}): export it without disabled_checks"
+            f"{name} was exported with safety checks disabled ({', '.join(disabled)}): export it "
+            f"without disabled_checks"
+            + (", or allow them with --allow-custom-call" if targets == disabled else "")
         )
+
+
+def disabled_custom_call(target: str) -> str:
+    """How JAX prints that the check of a custom call was disabled."""
+    return f"custom_call:{target}"
 
 
 def _ordered(version: str) -> tuple[int, ...]:

@@ -167,6 +167,7 @@ class Loader:
 
     async def _download(self, version: Version) -> dict[str, Path]:
         blobs = {signature.program for signature in version.signatures}
+        blobs |= {signature.golden.blob for signature in version.signatures if signature.golden}
         blobs |= {shard.blob for shard in version.weights}
         total, before = sum(blob.size for blob in blobs), 0
         files = {}

@@ -17,6 +17,7 @@ from servax_worker.apart import LoadingTask
 from servax_worker.assembly import Assembler, Report
 from servax_worker.dispatch import Dispatcher
 from servax_worker.errors import WorkerError
+from servax_worker.memory import MemoryBudget
 from servax_worker.metrics import Metrics
 from servax_worker.plans import Plans
 from servax_worker.runtime import Runtime
@@ -52,14 +53,12 @@ def main() -> None:
 
 
 async def _assemble(task: LoadingTask, report: Report) -> None:
-    directory = task.settings.cache_directory
-    assembler = Assembler(
-        Runtime(directory / "executables"),
-        Dispatcher(),
-        Metrics(),
-        Plans(directory / "plans"),
-        task.settings,
-    )
+    settings, directory = task.settings, task.settings.cache_directory
+    runtime = Runtime(directory / "executables", allowed_custom_calls=settings.allowed_custom_calls)
+    plans = Plans(directory / "plans")
+    # The serving process knows what else is loaded, and refuses what does not fit beside it.
+    memory = MemoryBudget(None)
+    assembler = Assembler(runtime, Dispatcher(), Metrics(), plans, memory, settings)
     await assembler.assemble(task.version, task.files, report)
 
 

@@ -1,7 +1,7 @@
 """Prometheus instruments, in a registry of their own."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -107,6 +107,10 @@ class Metrics:
         """Shows how many requests wait, by model, version and signature, whenever it is asked."""
         self.registry.register(_Queues(waiting))
 
+    def watch_memory(self, reserved: Callable[[], Mapping[str, int]]) -> None:
+        """Shows how many bytes of the device each version takes, whenever it is asked."""
+        self.registry.register(_Memory(reserved))
+
     def set_states(
         self, model: str, reference: str, states: Collection[ServedState], version: int
     ) -> None:
@@ -153,4 +157,21 @@ class _Queues(Collector):
             totals[labels] += count
         for labels, count in totals.items():
             family.add_metric(labels, count)
+        yield family
+
+
+class _Memory(Collector):
+    """Asks what is reserved, as `_Queues` does."""
+
+    def __init__(self, reserved: Callable[[], Mapping[str, int]]):
+        self._reserved = reserved
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "servax_reserved_bytes",
+            "Memory of the device that a version takes: weights, code, and calls side by side.",
+            labels=["version"],
+        )
+        for version, size in self._reserved().items():
+            family.add_metric([version], size)
         yield family

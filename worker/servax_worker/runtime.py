@@ -17,7 +17,7 @@ Facts that this module rests on, each tried on JAX 0.10.2 and 0.12.0.1:
 
 import ctypes
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,7 +58,12 @@ _UNWATCHED = Watch()
 class Runtime:
     """This process's JAX, configured for serving. JAX's configuration is global: have one."""
 
-    def __init__(self, cache_directory: Path, watch: Watch = _UNWATCHED):
+    def __init__(
+        self,
+        cache_directory: Path,
+        watch: Watch = _UNWATCHED,
+        allowed_custom_calls: Collection[str] = (),
+    ):
         """Configures JAX and starts its backend; tells the `watch` of what runs.
 
         `cache_directory` keeps compiled executables between runs. They are machine code that is
@@ -79,6 +84,7 @@ class Runtime:
             stablehlo_version=stablehlo.get_current_version(),
         )
         self._watch = watch
+        self._allowed_custom_calls = allowed_custom_calls
         self._lock = threading.Lock()
         self._compiled = WeakValueDictionary[str, _CompiledSizes]()
         """What was compiled of the programs that are loaded, by digest."""
@@ -109,7 +115,7 @@ class Runtime:
 
         Raises CannotServe where it cannot, or where the program is not what its signature says.
         """
-        refuse_unservable(signature, self._host)
+        refuse_unservable(signature, self._host, self._allowed_custom_calls)
         for name in signature.custom_nodes:
             _stand_in_for(name)
         try:
@@ -376,8 +382,8 @@ def _compare(exported: jax.export.Exported, signature: Signature) -> None:
         differences.append(f"{exported.nr_devices} devices instead of {signature.device_count}")
     if exported.ordered_effects or exported.unordered_effects:
         differences.append("side effects")
-    if exported.disabled_safety_checks:
-        differences.append("disabled safety checks")
+    if (checks := tuple(map(str, exported.disabled_safety_checks))) != signature.disabled_checks:
+        differences.append(f"disabled safety checks {checks}")
     for kind, avals, specs in (
         ("argument", exported.in_avals, (*signature.inputs, *signature.weights)),
         ("result", exported.out_avals, signature.outputs),

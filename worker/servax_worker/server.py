@@ -23,6 +23,7 @@ from servax_worker.errors import StartupError
 from servax_worker.follower import Follower
 from servax_worker.http import HttpServer, application
 from servax_worker.interceptors import ErrorInterceptor
+from servax_worker.memory import MemoryBudget
 from servax_worker.metrics import Metrics
 from servax_worker.plans import Plans
 from servax_worker.predictor import Predictor
@@ -129,7 +130,9 @@ class WorkerServer:
 
         registry = stack.enter_context(Client(registry=settings.registry))
         runtime, blobs, plans, proofs = self._open_parts(registry)
-        assembler = Assembler(runtime, dispatcher, self._metrics, plans, settings)
+        memory = MemoryBudget(settings.memory_limit or runtime.memory_limit)
+        self._metrics.watch_memory(lambda: memory.reserved)
+        assembler = Assembler(runtime, dispatcher, self._metrics, plans, memory, settings)
         stack.callback(assembler.close)
         apart = ApartAssembler(assembler, settings, proofs, self._quarantined)
         self._followers += [
@@ -164,7 +167,7 @@ class WorkerServer:
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             blobs = BlobCache(directory / "blobs", registry)
-            runtime = Runtime(directory / "executables", watch)
+            runtime = Runtime(directory / "executables", watch, settings.allowed_custom_calls)
             plans = Plans(directory / "plans")
             proofs = Proofs(
                 directory / "proofs",

@@ -60,6 +60,9 @@ class Settings:
     max_in_flight: int = 256
     """How many requests of one stream run at once; more wait in the network."""
 
+    allowed_custom_calls: frozenset[str] = frozenset()
+    """Targets of custom calls that programs may make although JAX does not keep them stable."""
+
     load_apart: bool = False
     """Whether a version is loaded in a process of its own first."""
 
