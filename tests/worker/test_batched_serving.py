@@ -222,7 +222,7 @@ def test_a_full_queue_tells_clients_when_to_come_back(serving, publish, slow_pro
     """Requests too many are RESOURCE_EXHAUSTED at once, with the hint that gRPC's retries heed."""
     publish("queued", slow_program)
     message = prediction_pb2.PredictRequest(
-        model="queued", inputs={"rounds": to_proto(np.int32(30_000_000))}
+        model="queued", inputs={"rounds": to_proto(np.int32(50_000_000))}
     )
     with (
         serving("queued", max_queue=1) as running,
@@ -230,11 +230,11 @@ def test_a_full_queue_tells_clients_when_to_come_back(serving, publish, slow_pro
     ):
         running.wait_until_loaded()
         stub = prediction_pb2_grpc.PredictionStub(channel)
-        calls = [stub.Predict.future(message) for _ in range(4)]
+        calls = [stub.Predict.future(message) for _ in range(12)]
         refused = [call for call in calls if call.exception() is not None]
         metrics = httpx.get(f"{running.http}/metrics").text
 
-    assert 2 <= len(refused) <= 3
+    assert 1 <= len(refused) < len(calls)
     for call in refused:
         assert call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "--max-queue" in call.details()
