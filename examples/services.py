@@ -29,6 +29,11 @@ class Service:
         self.started = started
         self.address = ""
 
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
     def check(self) -> None:
         """Raise ServiceFailed if the process has ended."""
         if (status := self._process.poll()) is not None:
