@@ -136,6 +136,7 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
     corrupt: bool = False
     silent: bool = False
     asked: threading.Event = field(default_factory=threading.Event)
+    listed: registry_pb2.ListVersionsRequest | None = None
     received: int = 0
     offsets: list[int] = field(default_factory=list)
     page_size: int = 2
@@ -266,7 +267,10 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
         return self._model(request.model, context)
 
     def ListVersions(self, request, context):
-        page, token = self._page(self._of(request.model, context), request.page_token)
+        self.listed = request
+        names = [request.model] if request.model else sorted(self.aliases)
+        versions = [version for name in names for version in self._of(name, context)]
+        page, token = self._page(versions, request.page_token)
         versions = map(version_to_proto, page)
         return registry_pb2.ListVersionsResponse(versions=versions, next_page_token=token)
 

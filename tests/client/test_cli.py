@@ -5,12 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import date, timedelta
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from jax import export
 
 from servax.cli import main
 
@@ -95,6 +99,77 @@ def test_models_and_versions_are_listed(run, program):
     assert [line.split()[0] for line in versions.splitlines() if "202" in line] == ["2", "1"]
 
 
+def test_versions_that_expire_are_asked_for(run, registry, program):
+    """ls --expiring asks for what expires before a day, of all models or of one."""
+    run("push", "lm", program)
+
+    run("ls", "--expiring", "2026-12-31", "--json")
+    assert (registry.listed.model, registry.listed.expiring_before) == ("", "2026-12-31")
+    run("ls", "lm", "--expiring", "60d")
+    assert registry.listed.model == "lm"
+    assert registry.listed.expiring_before == str(date.today() + timedelta(days=60))
+
+
+@pytest.fixture
+def sine(file_of):
+    """A file with a real program."""
+    exported = export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((3,), "float32"))
+    return file_of(exported.serialize())
+
+
+def test_programs_are_shown_as_stablehlo(run, sine, tmp_path):
+    """show --hlo prints a program's StableHLO; what exceeds --max-lines is counted; a file gets
+    all of it.
+    """
+    run("push", "lm", sine)
+    whole = run("show", "lm", "--hlo")
+    assert "stablehlo.sine" in whole.stdout
+    assert whole.stderr == ""
+    count = whole.stdout.count("\n")
+
+    cut = run("show", "lm", "--hlo", "--max-lines", 2)
+    assert cut.stdout == "".join(whole.stdout.splitlines(keepends=True)[:2])
+    assert cut.stderr.startswith(f"{count - 2} more lines")
+
+    file = tmp_path / "hlo"
+    said = run("show", "lm", "--hlo", "--max-lines", 2, "-o", file).stdout
+    assert said == f"lm:1 is in {file}, {count} lines\n"
+    assert file.read_text() == whole.stdout
+
+
+def test_stablehlo_as_json_for_scripts(run, sine, tmp_path):
+    """With --json, show --hlo prints one document, with the text or with the file that has it."""
+    run("push", "lm", sine)
+    whole = run("show", "lm", "--hlo").stdout
+
+    document = json.loads(run("show", "lm", "--hlo", "--max-lines", 1, "--json").stdout)
+    assert document == {
+        "model": "lm",
+        "version": 1,
+        "signature": "serving_default",
+        "lines": whole.count("\n"),
+        "stablehlo": whole.splitlines()[0],
+        "file": None,
+    }
+    file = tmp_path / "hlo"
+    document = json.loads(run("show", "lm", "--hlo", "-o", file, "--json").stdout)
+    assert (document["stablehlo"], document["file"]) == (None, str(file))
+
+
+def test_what_has_no_stablehlo_is_refused(run, program, tmp_path, monkeypatch):
+    """An unknown signature, a program that cannot be read, a missing JAX and an output without
+    --hlo are told apart.
+    """
+    run("push", "lm", program)
+    arguments = ("show", "lm", "--hlo")
+
+    assert "it has: serving_default" in run(*arguments, "--signature", "decode", code=3).stderr
+    assert "cannot read the program" in run(*arguments, code=1).stderr
+    assert "--output is for --hlo" in run("show", "lm", "-o", tmp_path / "x", code=2).stderr
+    monkeypatch.setitem(sys.modules, "jax.extend.mlir", None)
+    assert "pip install 'servax[export]'" in run(*arguments, code=1).stderr
+
+
 def test_aliases_move_and_go(run, program):
     """alias points an alias to a version, with --expect only from there; unalias removes it."""
     run("push", "lm", program)
@@ -159,6 +234,7 @@ def test_json_is_for_scripts(run, program, tmp_path):
             "source_revision",
             "copied_from",
             "delete_time",
+            "expires",
             "signatures",
             "weights",
         ]

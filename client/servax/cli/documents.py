@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from servax.types import (
     Blob,
     Change,
+    Compatibility,
+    Encoding,
     Model,
     ServedVersion,
     Signature,
     TensorSpec,
+    Trial,
     Version,
     WorkerStatus,
 )
@@ -48,6 +51,7 @@ def version(value: Version) -> Document:
         "source_revision": value.source_revision,
         "copied_from": str(value.copied_from) if value.copied_from else None,
         "delete_time": value.delete_time.isoformat() if value.delete_time else None,
+        "expires": value.expires.isoformat() if value.expires else None,
         "signatures": [signature(each) for each in value.signatures],
         "weights": [
             {
@@ -100,6 +104,57 @@ def signature(value: Signature) -> Document:
         "disabled_checks": list(value.disabled_checks),
         "effects": list(value.effects),
         "custom_nodes": list(value.custom_nodes),
+        "custom_calls": list(value.custom_calls),
+        "compatibility": _window(value.compatibility) if value.compatibility else None,
+        "encodings": [_encoding(each) for each in value.encodings],
+        "trial": _trial(value.trial) if value.trial else None,
+        "batching": (
+            {"symbol": value.batching.symbol, "max_rows": value.batching.max_rows}
+            if value.batching
+            else None
+        ),
+        "golden": (
+            {**blob(value.golden.blob), "rtol": value.golden.rtol, "atol": value.golden.atol}
+            if value.golden
+            else None
+        ),
+    }
+
+
+def _window(value: Compatibility) -> Document:
+    return {
+        "oldest_jax": value.oldest_jax or None,
+        "oldest_jax_date": value.oldest_jax_date.isoformat() if value.oldest_jax_date else None,
+        "expires": value.expires.isoformat(),
+        "estimated": value.estimated,
+    }
+
+
+def _encoding(value: Encoding) -> Document:
+    return {
+        "program": blob(value.program),
+        "calling_convention_version": value.calling_convention_version,
+        "serialization_version": value.serialization_version,
+        "stablehlo_version": value.stablehlo_version,
+        "jax_version": value.jax_version,
+        "compatibility": _window(value.compatibility),
+        "create_time": value.create_time.isoformat(),
+    }
+
+
+def _trial(value: Trial) -> Document:
+    return {
+        "outcome": value.outcome.name,
+        "reason": value.reason,
+        "jax_version": value.jax_version,
+        "size": value.size,
+        "ran": value.ran,
+        "flops": value.flops,
+        "accessed_bytes": value.accessed_bytes,
+        "argument_bytes": value.argument_bytes,
+        "result_bytes": value.result_bytes,
+        "temporary_bytes": value.temporary_bytes,
+        "code_bytes": value.code_bytes,
     }
 
 

@@ -2,7 +2,7 @@
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,16 @@ def find_signature(status: WorkerStatus, reference: ModelReference, name: str) -
     if not versions:
         raise NotFound(f"the worker does not serve {reference}")
     served = max(versions, key=lambda each: (each.state is ServedState.READY, each.version))
-    for signature in served.signatures:
-        if signature.name == name:
-            return signature
-    there = ", ".join(signature.name for signature in served.signatures) or "none yet"
-    raise NotFound(f"{reference} has no signature {name!r}; it has: {there}")
+    return named(served.signatures, name, of=str(reference))
+
+
+def named(signatures: Iterable[Signature], name: str, *, of: str) -> Signature:
+    """Find a signature by its name among those `of` a version."""
+    found = {signature.name: signature for signature in signatures}
+    if name not in found:
+        there = ", ".join(found) or "none yet"
+        raise NotFound(f"{of} has no signature {name!r}; it has: {there}")
+    return found[name]
 
 
 def needs_signature(text: str) -> bool:

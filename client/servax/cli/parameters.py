@@ -1,7 +1,9 @@
 """The options and argument types that commands share."""
 
 import getpass
+import re
 from collections.abc import Callable
+from datetime import date, timedelta
 from typing import Any, TypeVar
 
 import click
@@ -63,7 +65,25 @@ class BatchingType(click.ParamType[Batching]):
         return Batching(symbol, int(rows or 0))
 
 
+class DayType(click.ParamType[date]):
+    """A day, as in 2026-12-31, or how far away it is: 60d, 8w, or 6m for six times 30 days."""
+
+    name = "day"
+    _DAYS = {"d": 1, "w": 7, "m": 30}  # noqa: RUF012
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> date:
+        """Read a date, or count from today."""
+        try:
+            if distance := re.fullmatch(r"([0-9]{1,5})([dwm])", value):
+                number, unit = distance.groups()
+                return date.today() + timedelta(int(number) * self._DAYS[unit])
+            return date.fromisoformat(value)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no day; say 60d, 8w, 6m or a day as in 2026-12-31", param, ctx)
+
+
 REFERENCE = ReferenceType()
+DAY = DayType()
 BATCHING = BatchingType()
 PAIR = PairType()
 FILE = click.Path(exists=True, dir_okay=False)

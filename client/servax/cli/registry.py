@@ -1,12 +1,11 @@
-"""The commands that speak to the registry."""
+"""The commands that change the registry, or fetch what it stores."""
 
 import sys
-from datetime import datetime
 from itertools import chain
 
 import click
 
-from servax.cli import documents, tables
+from servax.cli import details, documents, tables
 from servax.cli.parameters import (
     BATCHING,
     FILE,
@@ -127,77 +126,7 @@ def push(
     if as_json:
         tables.print_json(documents.version(version))
     else:
-        tables.print_version(version)
-
-
-@click.command()
-@click.argument("name", required=False)
-@click.option(
-    "--label",
-    "labels",
-    metavar="KEY=VALUE",
-    type=PAIR,
-    multiple=True,
-    help="Only versions with this label; may be repeated.",
-)
-@click.option("--platform", help="Only versions for this platform, such as cuda.")
-@click.option("--since", type=click.DateTime(), help="Only versions published then or later.")
-@click.option("--before", type=click.DateTime(), help="Only versions published before.")
-@click.option("--deleted", is_flag=True, help="Deleted versions too.")
-@registry_option
-@output_options
-def ls(
-    name: str | None,
-    labels: tuple[tuple[str, str], ...],
-    platform: str | None,
-    since: datetime | None,
-    before: datetime | None,
-    deleted: bool,
-    registry: str,
-    as_json: bool,
-    timeout: float,
-) -> None:
-    """List the models, or the versions of the model NAME, newest first.
-
-    With a condition, list the versions of all models, or of NAME, that meet it.
-    """
-    versions_wanted = any((name, labels, platform, since, before, deleted))
-    with Client(registry=registry, timeout=timeout) as client:
-        if not versions_wanted:
-            models = list(client.models())
-            if as_json:
-                tables.print_json([documents.model(model) for model in models])
-            else:
-                tables.print_models(models)
-        else:
-            versions = list(
-                client.versions(
-                    name,
-                    labels=dict(labels),
-                    platform=platform,
-                    created_from=since,
-                    created_before=before,
-                    deleted=deleted,
-                )
-            )
-            if as_json:
-                tables.print_json([documents.version(version) for version in versions])
-            else:
-                tables.print_versions(versions, with_model=name is None)
-
-
-@click.command()
-@click.argument("reference", type=REFERENCE)
-@registry_option
-@output_options
-def show(reference: ModelReference, registry: str, as_json: bool, timeout: float) -> None:
-    """Show the version REFERENCE: its signatures, inputs, outputs and weights."""
-    with Client(registry=registry, timeout=timeout) as client:
-        version = client.version(reference)
-    if as_json:
-        tables.print_json(documents.version(version))
-    else:
-        tables.print_version(version)
+        details.print_version(version)
 
 
 @click.command()
@@ -370,34 +299,4 @@ def cp(
         click.echo(f"{version.model}:{version.number} is a copy of {version.copied_from}")
 
 
-@click.command()
-@click.argument("reference", type=REFERENCE, required=False)
-@click.option(
-    "--since",
-    metavar="REVISION",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Only what changed after this revision.",
-)
-@registry_option
-@output_options
-def log(
-    reference: ModelReference | None, since: int, registry: str, as_json: bool, timeout: float
-) -> None:
-    """Tell who changed what: everywhere, of the model NAME, or where NAME@ALIAS pointed when."""
-    name, number, alias = (
-        (reference.name, reference.version, reference.alias) if reference else (None, None, None)
-    )
-    with Client(registry=registry, timeout=timeout) as client:
-        changes = [
-            change
-            for change in client.changes(name, alias, since=since)
-            if number in (None, change.version, change.previous_version)
-        ]
-    if as_json:
-        tables.print_json([documents.change(change) for change in changes])
-    else:
-        tables.print_changes(changes)
-
-
-COMMANDS = (push, ls, show, pull, cp, alias, unalias, rm, undelete, log)
+COMMANDS = (push, pull, cp, alias, unalias, rm, undelete)
