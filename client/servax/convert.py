@@ -109,6 +109,7 @@ def _encoding_from_proto(message: artifact_pb2.Encoding) -> Encoding:
         message.jax_version,
         _compatibility_from_proto(message.compatibility),
         message.create_time.ToDatetime(UTC),
+        _trial_from_proto(message.trial) if message.HasField("trial") else None,
     )
 
 

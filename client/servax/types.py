@@ -106,6 +106,7 @@ class Encoding:
     jax_version: str
     compatibility: Compatibility
     create_time: datetime
+    trial: Trial | None = None
 
 
 @dataclass(frozen=True)

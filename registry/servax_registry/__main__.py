@@ -1,6 +1,7 @@
 """The command line: servax-registry, or python -m servax_registry."""
 
 import ctypes
+import importlib.util
 import logging
 import signal
 import sys
@@ -88,6 +89,14 @@ def main() -> None:
     help="A custom call that programs may make although JAX does not keep it stable. Repeat for "
     "more; separate by spaces in the environment.",
 )
+@click.option(
+    "--trials/--no-trials",
+    envvar="SERVAX_REGISTRY_TRIALS",
+    show_envvar=True,
+    default=lambda: _jax_is_installed(),
+    show_default="where JAX is installed",
+    help="In the background, compile and run every program once, in a cage.",
+)
 def serve(
     database: str,
     listen: str,
@@ -96,8 +105,11 @@ def serve(
     blobs: str | None,
     upload_expiry: float,
     allowed_custom_calls: tuple[str, ...],
+    trials: bool,
 ) -> None:
     """Serve the registry until SIGTERM or SIGINT."""
+    if trials and not _jax_is_installed():
+        raise click.UsageError("--trials takes JAX and flatbuffers: pip install 'servax[export]'")
     _configure_logging()
     _share_one_heap()
     log = structlog.get_logger("servax_registry")
@@ -109,6 +121,7 @@ def serve(
         blobs,
         timedelta(hours=upload_expiry),
         frozenset(allowed_custom_calls),
+        trials,
     )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -131,6 +144,10 @@ def health(listen: str) -> None:
     if not is_serving(listen):
         raise click.ClickException(f"no registry serves at {listen}")
     click.echo("serving")
+
+
+def _jax_is_installed() -> bool:
+    return all(importlib.util.find_spec(name) for name in ("jax", "flatbuffers"))
 
 
 def _share_one_heap() -> None:

@@ -169,12 +169,13 @@ class GoldenExample:
 class Encoding:
     """The program of a signature once more, in the blob `program`, for other releases of JAX.
 
-    `inspected` is everything that was read out of it.
+    `inspected` is everything that was read out of it; `trial` is None until it was tried.
     """
 
     program: Blob
     inspected: Program
     create_time: datetime
+    trial: Trial | None = None
 
 
 @dataclass(frozen=True)

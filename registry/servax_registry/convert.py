@@ -228,6 +228,7 @@ def _encoding_to_proto(encoding: Encoding) -> artifact_pb2.Encoding:
         jax_version=inspected.jax_version,
         compatibility=_compatibility_to_proto(inspected),
         create_time=_timestamp(encoding.create_time),
+        trial=_trial_to_proto(encoding.trial) if encoding.trial else None,
     )
 
 

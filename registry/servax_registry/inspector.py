@@ -2,7 +2,9 @@
 
 import errno
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
 
 from servax_registry.artifact import Blob, Program, WeightsShard
 from servax_registry.errors import InvalidProgram, InvalidWeights, StorageFull
@@ -57,7 +59,8 @@ class Inspector:
                 f"{blob.size} bytes are no jax.export blob, which has {MAX_PROGRAM_SIZE} at most; "
                 "push large weights beside the program"
             )
-        program = self._read_program(blob)
+        with program_file(self._blobs, blob) as file:
+            program = self._inspect(file)
         with self._database.write() as session:
             Inspections(session).add(blob.digest, INSPECTION_VERSION, program)
         return program
@@ -75,18 +78,21 @@ class Inspector:
         except InvalidWeights as error:
             raise InvalidWeights(f"{what} {blob.digest}: {error}") from error
 
-    def _read_program(self, blob: Blob) -> Program:
-        try:
-            # A file without a name: the child process reads it, and nothing is left behind.
-            with tempfile.TemporaryFile() as file:
-                file.writelines(self._blobs.read(blob.digest))
-                file.flush()
-                file.seek(0)
-                return self._inspect(file)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise StorageFull(
-                f"the registry has no room in {tempfile.gettempdir()} to inspect a program of "
-                f"{blob.size} bytes; its operator has to make some"
-            ) from error
+
+@contextmanager
+def program_file(blobs: BlobStore, blob: Blob) -> Iterator[BinaryIO]:
+    """Give the bytes of a stored program as a file, for a child process. Raises StorageFull."""
+    try:
+        # A file without a name: nothing is left behind.
+        with tempfile.TemporaryFile() as file:
+            file.writelines(blobs.read(blob.digest))
+            file.flush()
+            file.seek(0)
+            yield file
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise StorageFull(
+            f"the registry has no room in {tempfile.gettempdir()} to inspect a program of "
+            f"{blob.size} bytes; its operator has to make some"
+        ) from error

@@ -4,6 +4,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import metadata
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -12,6 +13,7 @@ from grpc_reflection.v1alpha import reflection
 from servax_proto.v1 import registry_pb2, registry_pb2_grpc
 from servax_registry.convert import size_of
 from servax_registry.errors import AddressUnusable
+from servax_registry.examiner import Examiner
 from servax_registry.interceptors import ErrorInterceptor
 from servax_registry.service import Registry
 from servax_registry.servicer import RegistryServicer
@@ -75,6 +77,9 @@ class RegistryServer:
         )
         self.address = self._bind(settings.listen)
         self._sweeper = Sweeper(blobs, settings.upload_expiry)
+        self._examiner = (
+            Examiner(self._database, blobs, metadata.version("jax")) if settings.trials else None
+        )
         self._server.start()
         for service in ("", _SERVICE):
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
@@ -98,6 +103,8 @@ class RegistryServer:
         # Uploads that were ended commit what arrived.
         self._threads.shutdown()
         self._sweeper.close()
+        if self._examiner:
+            self._examiner.close()
         self._database.close()
 
 

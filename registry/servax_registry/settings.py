@@ -14,7 +14,8 @@ class Settings:
     `blobs` is the URL of a directory or bucket for new blobs, such as s3://BUCKET/PREFIX or
     file:///var/lib/servax/blobs; None keeps them in the database. `upload_expiry` is how long an
     upload may stand still before it is discarded. `allowed_custom_calls` are targets that programs
-    may call beyond those that JAX keeps stable, because every worker has them.
+    may call beyond those that JAX keeps stable, because every worker has them. `trials` says
+    whether programs are tried in the background, which takes JAX.
     """
 
     database: str = "sqlite:///registry.db"
@@ -24,3 +25,4 @@ class Settings:
     blobs: str | None = None
     upload_expiry: timedelta = timedelta(days=7)
     allowed_custom_calls: frozenset[str] = frozenset()
+    trials: bool = False

@@ -26,7 +26,6 @@ TODAY = date.today()
 CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 E, G, P = (Blob(f"sha256:{letter * 64}", 3000) for letter in "e0a")
 WINDOW = Compatibility("0.10.1", date(2026, 5, 20), date(2999, 1, 2), estimated=False)
-ENCODING = Encoding(E, 10, 3, "1.10.0", "0.13.0", WINDOW, CREATED)
 PASSED = Trial(
     TrialOutcome.PASSED,
     reason="",
@@ -54,6 +53,7 @@ BARE = Signature(
     stablehlo_version="1.13.0",
     jax_version="0.12.0",
 )
+ENCODING = Encoding(E, 10, 3, "1.10.0", "0.13.0", WINDOW, CREATED, PASSED)
 SIGNATURE = replace(
     BARE,
     custom_calls=("lapack_spotrf_ffi", "\x1b[31m"),
@@ -112,6 +112,7 @@ def test_everything_that_is_known_is_shown(shown):
     encoding = facts[E.digest]
     assert "JAX 0.13.0, StableHLO 1.10.0" in encoding
     assert "2999-01-02" in encoding
+    assert "passed: compiled and run" in encoding
 
 
 def test_what_is_not_known_has_no_line(shown):
@@ -214,6 +215,7 @@ def test_json_tells_the_same():
             "jax_version": "0.13.0",
             "compatibility": signature["compatibility"],
             "create_time": "2026-01-02T03:04:05+00:00",
+            "trial": signature["trial"],
         }
     ]
     assert signature["trial"]["outcome"] == "PASSED"

@@ -265,6 +265,16 @@ def test_the_health_command_tells_by_its_exit_code(url):
     assert f"no registry serves at {server.address}" in afterwards.stderr
 
 
+def test_trials_take_jax(monkeypatch, url):
+    """Told to try programs where JAX is not installed, the registry says what to install."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+
+    refused = CliRunner().invoke(main, ["serve", "--db", url, "--trials"])
+
+    assert refused.exit_code == 2
+    assert "pip install 'servax[export]'" in refused.stderr
+
+
 def test_transfers_do_not_take_all_threads(url, connect):
     """With every transfer taken, one more is UNAVAILABLE while other calls are answered."""
     with serve(Settings(url, "127.0.0.1:0", max_transfers=1)) as server:

@@ -119,13 +119,9 @@ def _golden(golden: GoldenExample) -> str:
 
 
 def _trial(trial: Trial) -> Iterator[tuple[str, object]]:
+    yield "trial", _outcome(trial)
     if trial.outcome is not TrialOutcome.PASSED:
-        style = "red" if trial.outcome is TrialOutcome.FAILED else ""
-        yield "trial", Text(escaped(f"{trial.outcome.name.lower()}: {trial.reason}"), style=style)
         return
-    size = f", every symbolic dimension {trial.size}" if trial.size else ""
-    what = "compiled and run" if trial.ran else "compiled, too large to run"
-    yield "trial", f"passed: {what} by JAX {trial.jax_version}{size}"
     yield "computes", f"{_flops(trial.flops)}, {decimal(trial.accessed_bytes)} accessed"
     memory = (
         ("arguments", trial.argument_bytes),
@@ -136,13 +132,23 @@ def _trial(trial: Trial) -> Iterator[tuple[str, object]]:
     yield "takes", ", ".join(f"{decimal(size)} {what}" for what, size in memory)
 
 
+def _outcome(trial: Trial) -> Text:
+    outcome = trial.outcome.name.lower()
+    if trial.outcome is not TrialOutcome.PASSED:
+        style = "red" if trial.outcome is TrialOutcome.FAILED else ""
+        return Text(escaped(f"{outcome}: {trial.reason}"), style=style)
+    size = f", every symbolic dimension {trial.size}" if trial.size else ""
+    what = "compiled and run" if trial.ran else "compiled, too large to run"
+    return Text(escaped(f"{outcome}: {what} by JAX {trial.jax_version}{size}"))
+
+
 def _flops(count: int) -> str:
     power = min((len(str(count)) - 1) // 3, len(_PREFIXES) - 1)
     return f"{count / 1000**power:.{1 if power else 0}f} {_PREFIXES[power]}FLOP"
 
 
 def _encodings(encodings: Iterable[Encoding]) -> Table:
-    table = grid("encoding", "written by", "loads in", "expires", "added")
+    table = grid("encoding", "written by", "loads in", "expires", "trial", "added")
     for encoding in encodings:
         add_row(
             table,
@@ -150,6 +156,7 @@ def _encodings(encodings: Iterable[Encoding]) -> Table:
             _writer(encoding),
             _readers(encoding.compatibility),
             _expiry(encoding.compatibility),
+            _outcome(encoding.trial) if encoding.trial else "",
             moment(encoding.create_time),
         )
     return table

@@ -139,6 +139,7 @@ def _encoding(value: Encoding) -> Document:
         "jax_version": value.jax_version,
         "compatibility": _window(value.compatibility),
         "create_time": value.create_time.isoformat(),
+        "trial": _trial(value.trial) if value.trial else None,
     }
 
 

@@ -125,7 +125,7 @@ class Trial(_message.Message):
     def __init__(self, outcome: _Optional[_Union[Trial.Outcome, str]] = ..., reason: _Optional[str] = ..., jax_version: _Optional[str] = ..., size: _Optional[int] = ..., ran: bool = ..., flops: _Optional[int] = ..., accessed_bytes: _Optional[int] = ..., argument_bytes: _Optional[int] = ..., result_bytes: _Optional[int] = ..., temporary_bytes: _Optional[int] = ..., code_bytes: _Optional[int] = ...) -> None: ...
 
 class Encoding(_message.Message):
-    __slots__ = ("program", "calling_convention_version", "serialization_version", "stablehlo_version", "jax_version", "compatibility", "create_time")
+    __slots__ = ("program", "calling_convention_version", "serialization_version", "stablehlo_version", "jax_version", "compatibility", "create_time", "trial")
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     CALLING_CONVENTION_VERSION_FIELD_NUMBER: _ClassVar[int]
     SERIALIZATION_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,7 @@ class Encoding(_message.Message):
     JAX_VERSION_FIELD_NUMBER: _ClassVar[int]
     COMPATIBILITY_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    TRIAL_FIELD_NUMBER: _ClassVar[int]
     program: Blob
     calling_convention_version: int
     serialization_version: int
@@ -140,7 +141,8 @@ class Encoding(_message.Message):
     jax_version: str
     compatibility: Compatibility
     create_time: _timestamp_pb2.Timestamp
-    def __init__(self, program: _Optional[_Union[Blob, _Mapping]] = ..., calling_convention_version: _Optional[int] = ..., serialization_version: _Optional[int] = ..., stablehlo_version: _Optional[str] = ..., jax_version: _Optional[str] = ..., compatibility: _Optional[_Union[Compatibility, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    trial: Trial
+    def __init__(self, program: _Optional[_Union[Blob, _Mapping]] = ..., calling_convention_version: _Optional[int] = ..., serialization_version: _Optional[int] = ..., stablehlo_version: _Optional[str] = ..., jax_version: _Optional[str] = ..., compatibility: _Optional[_Union[Compatibility, _Mapping]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., trial: _Optional[_Union[Trial, _Mapping]] = ...) -> None: ...
 
 class Batching(_message.Message):
     __slots__ = ("symbol", "max_rows")

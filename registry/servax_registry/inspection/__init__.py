@@ -9,7 +9,7 @@ from servax_registry.inspection.safetensors import (
     header_size,
     parse_safetensors_header,
 )
-from servax_registry.inspection.trial import TrialLimits, try_program
+from servax_registry.inspection.trial import TrialLimits, obstacle, try_program
 
 INSPECTION_VERSION = 2
 """Raised when inspecting the same blob gives another result than before."""
@@ -24,6 +24,7 @@ __all__ = [
     "compatibility",
     "header_size",
     "inspect_program",
+    "obstacle",
     "parse_safetensors_header",
     "refuse_unportable",
     "try_program",

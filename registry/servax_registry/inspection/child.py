@@ -1,10 +1,12 @@
 """Runs a child process on a file, and outlives whatever the child does."""
 
+import contextlib
 import os
 import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +16,8 @@ from typing import IO, BinaryIO, cast
 # works wherever that is: installed, editable, or a checkout.
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _CHUNK = 1 << 16
+# How many seconds a cancelled child lives on at most.
+_HEED = 0.1
 
 # How a child ends when there is no memory left to answer.
 OUT_OF_MEMORY = 81
@@ -42,12 +46,13 @@ def run_child(
     wall_seconds: float,
     answer_size: int,
     quiet: bool = False,
+    cancelled: threading.Event | None = None,
 ) -> tuple[int, bytes]:
     """Runs `python -I options -c code arguments` on `file`; returns exit status and output.
 
     `cpu_seconds` is what the child limits itself to; `quiet` drops what it says on standard error.
-    Raises Stopped when a signal, `wall_seconds`
-    or more than `answer_size` bytes of output ended it.
+    Raises Stopped when a signal, `wall_seconds`, more than `answer_size` bytes of output or
+    `cancelled` ended it.
     """
     file.flush()
     process = subprocess.Popen(
@@ -64,9 +69,9 @@ def run_child(
     stdout = cast(IO[bytes], process.stdout)
     deadline = time.monotonic() + wall_seconds
     try:
-        output = _read(stdout, answer_size, deadline)
-        status = process.wait(max(0.0, deadline - time.monotonic()))
-    except (TimeoutError, subprocess.TimeoutExpired):
+        output = _read(stdout, answer_size, deadline, cancelled)
+        status = _wait(process, deadline, cancelled)
+    except TimeoutError:
         raise Stopped(f"that took more than {wall_seconds:g} s") from None
     finally:
         if process.poll() is None:
@@ -78,20 +83,41 @@ def run_child(
     return status, output
 
 
-def _read(stream: IO[bytes], limit: int, deadline: float) -> bytes:
+def _read(
+    stream: IO[bytes], limit: int, deadline: float, cancelled: threading.Event | None
+) -> bytes:
     """All that the child writes; raises TimeoutError or Stopped."""
     output = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
         while True:
-            if not selector.select(max(0.0, deadline - time.monotonic())):
-                raise TimeoutError
+            if not selector.select(_patience(deadline, cancelled)):
+                continue
             chunk = os.read(stream.fileno(), _CHUNK)
             if not chunk:
                 return bytes(output)
             output += chunk
             if len(output) > limit:
                 raise Stopped(f"what it says exceeds {limit} bytes")
+
+
+def _wait(
+    process: subprocess.Popen[bytes], deadline: float, cancelled: threading.Event | None
+) -> int:
+    """The child's exit status; raises TimeoutError or Stopped."""
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_patience(deadline, cancelled))
+
+
+def _patience(deadline: float, cancelled: threading.Event | None) -> float:
+    """For how many seconds to wait next; raises TimeoutError or Stopped instead of waiting."""
+    if cancelled and cancelled.is_set():
+        raise Stopped("nobody waits for it any more")
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return min(left, _HEED) if cancelled else left
 
 
 def _cause(number: int, cpu_seconds: int) -> str:

@@ -5,6 +5,7 @@ for, crash, hang and take all memory included, is then a finding like any other.
 """
 
 import importlib.util
+import threading
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -48,15 +49,19 @@ _DEFAULT_LIMITS = TrialLimits()
 
 
 def try_program(
-    file: BinaryIO, program: Program, *, limits: TrialLimits = _DEFAULT_LIMITS
+    file: BinaryIO,
+    program: Program,
+    *,
+    limits: TrialLimits = _DEFAULT_LIMITS,
+    cancelled: threading.Event | None = None,
 ) -> Trial:
     """Compiles an inspected program for the smallest sizes it takes, and runs it with zeros.
 
-    `file` is the regular file that `program` was read from. Never raises for what it holds.
+    `file` is the regular file that `program` was read from. Never raises for what it holds. Ends
+    soon, with a trial that tells nothing, when `cancelled` is set.
     """
-    size = file.seek(0, 2)
-    if obstacle := _obstacle(program, size, limits):
-        return Trial("impossible", obstacle)
+    if reason := obstacle(program, file.seek(0, 2), limits):
+        return Trial("impossible", reason)
     try:
         status, output = run_child(
             _NO_BYTECODE,
@@ -68,6 +73,7 @@ def try_program(
             wall_seconds=limits.wall_seconds,
             answer_size=limits.answer_size,
             quiet=True,
+            cancelled=cancelled,
         )
     except Stopped as stopped:
         return Trial("failed", f"stopped while it was tried: {stopped}")
@@ -83,8 +89,8 @@ def try_program(
         return Trial("failed", "stopped while it was tried: JAX ended without an answer")
 
 
-def _obstacle(program: Program, size: int, limits: TrialLimits) -> str:
-    """Why a trial would tell nothing of the program; "" when it does."""
+def obstacle(program: Program, size: int, limits: TrialLimits = _DEFAULT_LIMITS) -> str:
+    """Why a trial would tell nothing of a program of `size` bytes; "" when it does."""
     if importlib.util.find_spec("jax") is None:
         return "JAX is not installed beside the registry"
     if _PLATFORM not in program.platforms:

@@ -33,6 +33,8 @@ def main() -> None:
     # Whatever JAX prints is no answer.
     output = os.dup(_STDOUT)
     os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+    # It takes what others leave of the processor.
+    os.nice(19)
     confine(memory=memory, cpu_seconds=cpu_seconds, open_files=_OPEN_FILES)
     try:
         trial = _try(array_size)

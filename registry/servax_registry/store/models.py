@@ -17,7 +17,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.orm import DeclarativeBase, Mapped, foreign, mapped_column, relationship, remote
 
 from servax_registry.artifact import Batching, Program, StoredTensor, TensorSpec, Trial
 from servax_registry.store.types import Document, UTCDateTime
@@ -118,6 +118,11 @@ class InspectionRow(Base):
     platforms: Mapped[str] = mapped_column(Text, server_default="")
 
     blob: Mapped[BlobRow] = relationship(lazy="raise")
+    trial: Mapped["TrialRow | None"] = relationship(
+        primaryjoin=lambda: foreign(InspectionRow.blob_id) == remote(TrialRow.blob_id),
+        lazy="raise",
+        viewonly=True,
+    )
 
 
 class TrialRow(Base):

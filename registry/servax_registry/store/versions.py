@@ -15,6 +15,7 @@ from servax_registry.artifact import (
     Program,
     Selection,
     Signature,
+    Trial,
     Version,
     VersionName,
     WeightsShard,
@@ -38,15 +39,16 @@ from servax_registry.store.search import conditions
 _MODEL_BATCH = 100
 _VERSION_BATCH = 4
 
+_WHOLE_INSPECTION = (joinedload(InspectionRow.blob), joinedload(InspectionRow.trial))
 _WHOLE_VERSION = (
     joinedload(VersionRow.model),
     selectinload(VersionRow.labels),
     selectinload(VersionRow.signatures).options(
-        joinedload(SignatureRow.inspection).joinedload(InspectionRow.blob),
+        joinedload(SignatureRow.inspection).options(*_WHOLE_INSPECTION),
         joinedload(SignatureRow.golden).joinedload(GoldenRow.blob),
         selectinload(SignatureRow.encodings)
         .joinedload(EncodingRow.inspection)
-        .joinedload(InspectionRow.blob),
+        .options(*_WHOLE_INSPECTION),
     ),
     selectinload(VersionRow.shards).joinedload(ShardRow.blob),
 )
@@ -339,15 +341,23 @@ def _signature(row: SignatureRow) -> Signature:
         golden=_golden(golden) if golden else None,
         encodings=tuple(
             Encoding(
-                _blob(encoding.inspection.blob), encoding.inspection.program, encoding.create_time
+                _blob(encoding.inspection.blob),
+                encoding.inspection.program,
+                encoding.create_time,
+                _trial(encoding.inspection),
             )
             for encoding in row.encodings
         ),
+        trial=_trial(row.inspection),
     )
 
 
 def _golden(row: GoldenRow) -> GoldenExample:
     return GoldenExample(_blob(row.blob), row.rtol, row.atol, row.tensors)
+
+
+def _trial(row: InspectionRow) -> Trial | None:
+    return row.trial.trial if row.trial else None
 
 
 def _blob(row: BlobRow) -> Blob:
