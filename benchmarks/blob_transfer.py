@@ -82,7 +82,7 @@ def registry(database: str, blobs: str | None) -> Iterator[tuple[str, int]]:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "servax_registry", "serve"),
-            *("--db", database, "--listen", "127.0.0.1:0"),
+            *("--db", database, "--listen", "127.0.0.1:0", "--no-trials"),
             *(("--blobs", blobs) if blobs else ()),
         ],
         stdout=subprocess.PIPE,

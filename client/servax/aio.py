@@ -254,6 +254,21 @@ class AsyncClient:
             registry_calls.copy_version(reference, destination, aliases, seconds)
         )
 
+    async def add_encoding(
+        self,
+        reference: str | ModelReference,
+        program: Content,
+        *,
+        signature: str = DEFAULT_SIGNATURE,
+        progress: ProgressCallback | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> Version:
+        """As `Client.add_encoding`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(
+            registry_calls.add_encoding(reference, program, signature, seconds, progress)
+        )
+
     def changes(
         self,
         model: str | None = None,

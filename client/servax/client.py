@@ -291,6 +291,27 @@ class Client:
         seconds = self._endpoints.seconds(timeout)
         return self._perform(registry_calls.copy_version(reference, destination, aliases, seconds))
 
+    def add_encoding(
+        self,
+        reference: str | ModelReference,
+        program: Content,
+        *,
+        signature: str = DEFAULT_SIGNATURE,
+        progress: ProgressCallback | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> Version:
+        """Add a program that other releases of JAX load to that of an existing signature.
+
+        `program` is what another release of JAX made of the same function, or what
+        `servax.hlo.retarget` made of the program. A worker takes the first that its JAX reads.
+        Adding the same one again changes nothing. Raises `NotFound`, and `InvalidArgument` where it
+        has other inputs, outputs, platforms or devices.
+        """
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(
+            registry_calls.add_encoding(reference, program, signature, seconds, progress)
+        )
+
     def changes(
         self,
         model: str | None = None,

@@ -197,6 +197,11 @@ class Signature:
     encodings: tuple[Encoding, ...] = ()
     trial: Trial | None = None
 
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The digests of its program and of all encodings of that."""
+        return (self.program.digest, *(each.program.digest for each in self.encodings))
+
 
 @dataclass(frozen=True)
 class WeightsShard:

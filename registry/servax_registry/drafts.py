@@ -1,11 +1,12 @@
 """Makes a version, all but its number, out of what a publisher sent and the blobs that it names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from servax_registry.artifact import (
     Blob,
+    Encoding,
     GoldenExample,
     Program,
     ProgramSource,
@@ -16,6 +17,7 @@ from servax_registry.artifact import (
 )
 from servax_registry.binding import bind
 from servax_registry.declarations import check_batching, check_golden
+from servax_registry.encodings import check_encoding
 from servax_registry.errors import (
     BlobsNotStored,
     InvalidProgram,
@@ -32,6 +34,8 @@ _MAX_TENSORS = 100_000
 
 # Every worker reads the golden example into memory, and runs it, before it serves a version.
 _MAX_GOLDEN_SIZE = 256 << 20
+
+_MAX_ENCODINGS = 16
 
 
 class Drafts:
@@ -53,9 +57,13 @@ class Drafts:
         Raises InvalidProgram, InvalidWeights, Mismatch, VersionTooLarge, BlobsNotStored and
         StorageFull.
         """
-        blobs = self._stored_blobs(publication)
+        blobs = self._stored_blobs(publication.digests)
         programs = [
-            (source.signature, blobs[source.digest], self._program(source, blobs[source.digest]))
+            (
+                source.signature,
+                blobs[source.digest],
+                self._program(f"program of {source.signature!r}", blobs[source.digest]),
+            )
             for source in publication.programs
         ]
         shards: list[WeightsShard] = []
@@ -84,13 +92,35 @@ class Drafts:
             creator=creator,
             source_revision=publication.source_revision,
         )
+        self._check_size(version)
+        return version
+
+    def encode(self, version: Version, signature: Signature, digest: str) -> Encoding:
+        """Describe a further encoding of the program of one of a version's signatures.
+
+        Raises InvalidProgram, Mismatch, VersionTooLarge, BlobsNotStored and StorageFull.
+        """
+        if len(signature.encodings) >= _MAX_ENCODINGS:
+            raise VersionTooLarge(
+                f"signature {signature.name!r} has {_MAX_ENCODINGS} encodings already, and no more "
+                "fit one message"
+            )
+        blob = self._stored_blobs([digest])[digest]
+        program = self._program(f"encoding of {signature.name!r}", blob)
+        check_encoding(signature, program)
+        encoding = Encoding(blob, program, datetime.now(UTC))
+        grown = replace(signature, encodings=(*signature.encodings, encoding))
+        others = [each for each in version.signatures if each.name != signature.name]
+        self._check_size(replace(version, signatures=(*others, grown)))
+        return encoding
+
+    def _check_size(self, version: Version) -> None:
         size = self._size_of(version)
         if size > MESSAGE_LIMIT:
             raise VersionTooLarge(
                 f"the description of this version takes {size} bytes, and at most {MESSAGE_LIMIT} "
                 "fit one message; join small arrays into fewer large ones"
             )
-        return version
 
     def _declared(
         self, signature: Signature, source: ProgramSource, blobs: Mapping[str, Blob]
@@ -113,20 +143,17 @@ class Drafts:
             golden=GoldenExample(blob, source.golden.rtol, source.golden.atol, tensors),
         )
 
-    def _stored_blobs(self, publication: Publication) -> Mapping[str, Blob]:
-        digests = publication.digests
+    def _stored_blobs(self, digests: Sequence[str]) -> Mapping[str, Blob]:
         missing = self._blobs.find_missing(digests)
         if missing:
             raise BlobsNotStored(
-                f"{len(missing)} of the version's {len(set(digests))} blobs are not stored: "
+                f"{len(missing)} of {len(set(digests))} blobs are not stored: "
                 f"{listed([blob.digest for blob in missing])}; upload them with WriteBlob first"
             )
         return {digest: self._blobs.get(digest) for digest in digests}
 
-    def _program(self, source: ProgramSource, blob: Blob) -> Program:
+    def _program(self, what: str, blob: Blob) -> Program:
         try:
             return self._inspector.program(blob)
         except InvalidProgram as error:
-            raise InvalidProgram(
-                f"program of {source.signature!r} ({source.digest}): {error}"
-            ) from error
+            raise InvalidProgram(f"{what} ({blob.digest}): {error}") from error

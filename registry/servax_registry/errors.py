@@ -5,6 +5,7 @@
     │   ├── ModelNotFound
     │   ├── VersionNotFound
     │   ├── AliasNotFound
+    │   ├── SignatureNotFound
     │   └── BlobNotFound
     ├── InvalidRequest
     │   ├── InvalidName
@@ -64,6 +65,10 @@ class VersionNotFound(NotFound):
 
 class AliasNotFound(NotFound):
     """The model has no alias of this name."""
+
+
+class SignatureNotFound(NotFound):
+    """The version has no signature of this name."""
 
 
 class BlobNotFound(NotFound):

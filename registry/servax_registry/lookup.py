@@ -3,8 +3,14 @@
 import difflib
 
 from servax_registry import names
-from servax_registry.artifact import Model, Version
-from servax_registry.errors import AliasNotFound, ModelNotFound, VersionNotFound, listed
+from servax_registry.artifact import Model, Signature, Version
+from servax_registry.errors import (
+    AliasNotFound,
+    ModelNotFound,
+    SignatureNotFound,
+    VersionNotFound,
+    listed,
+)
 from servax_registry.store.versions import Versions
 
 # How many model names are searched for one that resembles an unknown one.
@@ -46,6 +52,18 @@ def find_version(versions: Versions, model: str, number: int, *, deleted: bool =
             if existing
             else "all were deleted"
         )
+    )
+
+
+def find_signature(version: Version, name: str) -> Signature:
+    """Find a signature. Raises InvalidName and SignatureNotFound."""
+    names.check_signature(name)
+    for signature in version.signatures:
+        if signature.name == name:
+            return signature
+    raise SignatureNotFound(
+        f"version {version.number} of model {version.model!r} has no signature {name!r}; it has "
+        f"{listed([signature.name for signature in version.signatures])}"
     )
 
 

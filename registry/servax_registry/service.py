@@ -25,7 +25,7 @@ from servax_registry.drafts import Drafts
 from servax_registry.errors import AliasMoved, InvalidRequest, VersionInUse, listed
 from servax_registry.inspection import compatibility, inspect_program
 from servax_registry.inspector import Inspector
-from servax_registry.lookup import find_aliased, find_model, find_version
+from servax_registry.lookup import find_aliased, find_model, find_signature, find_version
 from servax_registry.pages import Page, decode_token, encode_token, fill, page_limit
 from servax_registry.publication import MAX_ALIASES, check_copy, check_publication, check_selection
 from servax_registry.store.blobs import BlobStore
@@ -126,6 +126,31 @@ class Registry:
             copied_from=VersionName(source.model, source.number),
         )
         return self._add(draft, request_id, Action.COPY, actor)
+
+    def add_encoding(
+        self, model: str, version: int, signature: str, digest: str, *, actor: str = ""
+    ) -> Version:
+        """Add a program that other releases of JAX load to that of a signature.
+
+        Adding the same one again changes nothing. Raises InvalidName, ModelNotFound,
+        VersionNotFound, SignatureNotFound, InvalidProgram, Mismatch, VersionTooLarge,
+        BlobsNotStored and StorageFull.
+        """
+        names.check_digest(digest)
+        known = self.get_version(model, version)
+        found = find_signature(known, signature)
+        if digest in found.programs:
+            return known
+        with self._publishing:
+            encoding = self._drafts.encode(known, found, digest)
+        with self._database.write() as session:
+            versions = Versions(session)
+            known = find_version(versions, model, version)
+            if digest in find_signature(known, signature).programs:
+                return known
+            versions.add_encoding(known, signature, encoding)
+            Changes(session).record(actor, Action.ADD_ENCODING, model, version, detail=signature)
+            return find_version(versions, model, version)
 
     def list_models(self, page_size: int = 0, page_token: str = "") -> Page[Model]:
         """List models by name."""

@@ -150,6 +150,20 @@ class RegistryServicer(registry_pb2_grpc.RegistryServicer):
         )
         return convert.version_to_proto(version)
 
+    def AddEncoding(
+        self, request: registry_pb2.AddEncodingRequest, context: grpc.ServicerContext
+    ) -> artifact_pb2.Version:
+        """See the API."""
+        with self._transfer():
+            version = self._registry.add_encoding(
+                request.model,
+                request.version,
+                request.signature or convert.DEFAULT_SIGNATURE,
+                request.digest,
+                actor=actor_of(context),
+            )
+        return convert.version_to_proto(version)
+
     def ListChanges(
         self, request: registry_pb2.ListChangesRequest, context: grpc.ServicerContext
     ) -> registry_pb2.ListChangesResponse:

@@ -9,7 +9,7 @@ from jax import export
 from jax._src.interpreters import mlir
 
 from servax.errors import FailedPrecondition, InvalidArgument
-from servax.hlo import stablehlo_text
+from servax.hlo import retarget, stablehlo_text
 
 
 def program(function, *shape) -> bytes:
@@ -70,5 +70,35 @@ def test_without_jax_the_remedy_is_told(monkeypatch):
     """Where JAX is not installed, the error says what to install."""
     monkeypatch.setitem(sys.modules, "jax.extend.mlir", None)
 
-    with pytest.raises(FailedPrecondition, match=r"pip install 'servax\[export\]'"):
-        stablehlo_text(b"", limit=100)
+    for call in (lambda: stablehlo_text(b"", limit=100), lambda: retarget(b"", "1.10.0")):
+        with pytest.raises(FailedPrecondition, match=r"pip install 'servax\[export\]'"):
+            call()
+
+
+def test_a_program_is_written_for_older_releases():
+    """What was retargeted is in the version of StableHLO that was asked for, and computes the same,
+    for any size.
+    """
+    serialized = program(lambda x: jax.nn.softmax(jnp.tanh(x) @ jnp.ones((3, 3))), "b", 3)
+
+    written = retarget(serialized, "1.10.0")
+
+    assert b"StableHLO_v1.10.0" in written
+    x = jnp.arange(6, dtype=jnp.float32).reshape(2, 3)
+    found, wanted = (export.deserialize(bytearray(it)).call(x) for it in (written, serialized))
+    assert (found == wanted).all()
+
+
+@pytest.mark.parametrize("target", ["0.1.0", "99.0.0", "newest", ""])
+def test_what_cannot_be_written_is_refused(target):
+    """A version of StableHLO that JAX does not write is refused with those that it does."""
+    with pytest.raises(
+        InvalidArgument, match=rf"StableHLO '{target}': .* it writes 0\.9\.0 to 1\."
+    ):
+        retarget(program(jnp.sin, "b"), target)
+
+
+def test_what_is_no_program_is_not_retargeted():
+    """Bytes that are no program are refused as such."""
+    with pytest.raises(InvalidArgument, match="cannot read the program"):
+        retarget(b"no program", "1.10.0")

@@ -19,6 +19,7 @@ from jax import export
 
 from servax import Batching, Client, Golden, InvalidArgument, NotFound, Unreachable
 from servax.cli import main
+from servax.hlo import retarget
 
 MIB = 1 << 20
 
@@ -191,6 +192,47 @@ def test_versions_are_deleted_copied_and_found(named, doubling):
     assert {change.actor for change in changes} == {r"Ada L\xf8velace"}
     assert list(client.changes(model, since=changes[-2].revision)) == changes[-1:]
     assert [change.version for change in client.changes(copied, "live")] == [1]
+
+
+def test_encodings_are_added(named, doubling):
+    """A program for other releases of JAX is added to the version, and to nothing else."""
+    client, model = named
+    client.push(model, doubling, aliases=["live"])
+
+    version = client.add_encoding(f"{model}@live", retarget(doubling, "1.10.0"))
+
+    (encoding,) = version.signatures[0].encodings
+    assert encoding.stablehlo_version == "1.10.0"
+    assert client.read_blob(encoding.program) == retarget(doubling, "1.10.0")
+    assert client.version(model) == version
+    with pytest.raises(NotFound, match="'decode'; it has serving_default"):
+        client.add_encoding(model, doubling, signature="decode")
+
+
+def test_the_command_line_adds_encodings(process, doubling, tmp_path):
+    """encode takes a file, or writes the program anew for an older StableHLO."""
+    program, older = tmp_path / "program", tmp_path / "older"
+    program.write_bytes(doubling)
+    older.write_bytes(retarget(doubling, "1.11.0"))
+    model = f"m-{uuid.uuid4()}"
+
+    def run(*arguments, code=0):
+        result = CliRunner().invoke(main, [*map(str, arguments), "--registry", process.address])
+        assert result.exit_code == code, result.output
+        return result
+
+    run("push", model, program)
+    run("encode", model, older)
+    version = json.loads(run("encode", model, "--retarget", "1.10.0", "--json").stdout)
+
+    (signature,) = version["signatures"]
+    assert [each["stablehlo_version"] for each in signature["encodings"]] == ["1.11.0", "1.10.0"]
+    assert "StableHLO 1.10.0" in run("show", model).stdout
+    assert "add encoding" in run("log", model).stdout
+    assert "either FILE or --retarget" in run("encode", model, code=2).stderr
+    assert "cannot write" in run("encode", model, "--retarget", "0.1.0", code=1).stderr
+    failed = run("encode", model, "--retarget", "1.10.0", "--signature", "x", code=3)
+    assert "it has: serving_default" in failed.stderr
 
 
 def test_the_command_line_does_all_of_that(process, doubling, tmp_path):

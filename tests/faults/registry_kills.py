@@ -155,7 +155,7 @@ class Registry:
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "servax_registry", "serve"),
-                *("--db", self._url, "--listen", self.address),
+                *("--db", self._url, "--listen", self.address, "--no-trials"),
             ],
             stdout=subprocess.PIPE,
             text=True,

@@ -1,12 +1,13 @@
 """Programs that a worker cannot or must not run are refused with what to do about it."""
 
 from dataclasses import replace
+from datetime import UTC, date, datetime
 
 import pytest
 
-from servax.types import Blob, Signature
+from servax.types import Blob, Compatibility, Encoding, Signature
 from servax_worker.errors import CannotServe
-from servax_worker.gate import Host, refuse_unservable
+from servax_worker.gate import Host, choose_encoding, refuse_unservable
 
 HOST = Host(platform="cpu", device_count=2, jax_version="0.10.2", stablehlo_version="1.17.0")
 FINE = Signature(
@@ -57,3 +58,65 @@ def test_the_operator_allows_custom_calls():
     refuse_unservable(calling, HOST, {"mine", "yours"})
     with pytest.raises(CannotServe, match=r"disabled \(custom_call:yours\)"):
         refuse_unservable(calling, HOST, {"mine"})
+
+
+TODAY = date(2026, 12, 1)
+
+
+def encoding(letter: str, stablehlo_version: str, expires: date) -> Encoding:
+    """Another encoding of FINE."""
+    return Encoding(
+        Blob("sha256:" + letter * 64, 2),
+        9,
+        4,
+        stablehlo_version,
+        f"0.{letter}",
+        Compatibility("0.9.0", None, expires, estimated=False),
+        datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+FRESH, STALE = date(2027, 1, 1), date(2026, 11, 30)
+
+
+@pytest.mark.parametrize(
+    ("written", "expires", "encodings", "chosen"),
+    [
+        ("1.17.0", FRESH, [("1.10.0", FRESH)], "0"),
+        ("1.17.0", TODAY, [("1.10.0", FRESH)], "0"),
+        ("1.17.0", STALE, [("1.18.0", FRESH)], "0"),
+        ("1.17.0", STALE, [("1.18.0", FRESH), ("1.16.0", FRESH)], "b"),
+        ("1.18.0", FRESH, [("1.19.0", FRESH), ("1.17.0", STALE), ("1.9.0", FRESH)], "c"),
+        ("1.18.0", FRESH, [("1.17.0", STALE), ("1.9.0", STALE)], "a"),
+        ("1.18.0", FRESH, [("1.19.0", FRESH)], "0"),
+        ("1.18.0", FRESH, [], "0"),
+    ],
+    ids=[
+        *("as written", "last day", "expired alone", "renewed", "retargeted", "all expired"),
+        *("unreadable", "no others"),
+    ],
+)
+def test_the_first_encoding_that_is_read_and_lasts_is_chosen(written, expires, encodings, chosen):
+    """The program itself comes first, what has expired last, and what is not read never."""
+    signature = replace(
+        FINE,
+        stablehlo_version=written,
+        compatibility=Compatibility("0.9.0", None, expires, estimated=False),
+        encodings=tuple(encoding(letter, *each) for letter, each in zip("abc", encodings)),  # noqa: B905
+    )
+
+    found = choose_encoding(signature, HOST, TODAY)
+
+    assert found.program.digest == "sha256:" + chosen * 64
+    if chosen == "0":
+        assert found is signature
+    else:
+        assert (found.jax_version, found.inputs) == (f"0.{chosen}", signature.inputs)
+        refuse_unservable(found, HOST)
+
+
+def test_what_a_registry_does_not_tell_does_not_expire():
+    """A program of which an older registry tells no window is taken as it is."""
+    signature = replace(FINE, encodings=(encoding("a", "1.10.0", FRESH),))
+
+    assert choose_encoding(signature, HOST, TODAY) is signature

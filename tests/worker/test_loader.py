@@ -36,6 +36,7 @@ class World:
         self.history = []
         self.pauses = []
         self.details = []
+        self.chosen = lambda signature: signature
 
     def _fail(self, step):
         if self.errors[step]:
@@ -52,6 +53,10 @@ class World:
         report(Progress("download", "name", blob.size, blob.size))
         self.details.append(self.loader.status.detail)
         return Path(blob.digest)
+
+    def choose_encodings(self, version):
+        """Stands in for the assembler's."""
+        return replace(version, signatures=tuple(map(self.chosen, version.signatures)))
 
     async def assemble(self, version, files, report):
         """Stands in for the assembler's."""
@@ -92,6 +97,16 @@ def test_the_states_on_the_way():
     status = loader.status
     assert (status.model, status.version, status.alias) == ("m", 7, "production")
     assert status.signatures == (SIGNATURE,)
+
+
+def test_what_is_fetched_is_the_chosen_encoding():
+    """Of a program with several encodings, the one that is to be run is fetched, and no other."""
+    world = World()
+    world.chosen = lambda signature: replace(signature, program=Blob("sha256:cc", 50))
+    world.load()
+
+    assert world.files.keys() == {"sha256:cc", "sha256:bb"}
+    assert world.details == ["900 of 950 bytes", "950 of 950 bytes"]
 
 
 @pytest.mark.parametrize(

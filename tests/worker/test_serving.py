@@ -1,5 +1,7 @@
 """A worker over a real registry: what it serves, what it answers, and what it refuses."""
 
+import re
+
 import grpc
 import httpx
 import jax
@@ -213,6 +215,24 @@ def ask_command(running):
     """What `servax-worker health` says of a worker."""
     address = running.http.removeprefix("http://")
     return CliRunner().invoke(main, ["health", "--http", address])
+
+
+def test_a_program_that_is_too_new_is_served_by_another_encoding(
+    registry, serving, publish, linear_program, linear_weights
+):
+    """Where this JAX cannot read the published program, it runs an encoding that it can."""
+    newer = re.sub(rb"(StableHLO_v1\.)\d\d\.\d", rb"\g<1>99.9", bytes(linear_program))
+    publish("too-new", newer, weights=[linear_weights])
+    with Client(registry=registry) as client:
+        version = client.add_encoding("too-new", linear_program)
+
+    with serving("too-new") as running, Client(worker=running.address) as client:
+        running.wait_until_loaded()
+        answer = client.predict("too-new", {"x": np.ones((2, 3), np.float32)})
+        (served,) = client.status().versions
+
+    assert answer["scores"].shape == (2, 4)
+    assert served.signatures[0].program == version.signatures[0].encodings[0].program
 
 
 def test_health_waits_for_every_model(worker):

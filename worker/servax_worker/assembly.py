@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +21,7 @@ from servax_worker.blobs import open_mapped
 from servax_worker.dispatch import Dispatcher
 from servax_worker.errors import CannotServe, InvalidInput
 from servax_worker.executables import Executables
+from servax_worker.gate import choose_encoding
 from servax_worker.golden import Golden
 from servax_worker.loaded import LoadedSignature
 from servax_worker.memory import MemoryBudget, Reservation
@@ -74,6 +76,12 @@ class Assembler:
         # Apart from loading, so that a request for a new size does not wait for a whole model.
         self._on_demand = ThreadPoolExecutor(1, thread_name_prefix="compile")
         self._turn = asyncio.Lock()
+
+    def choose_encodings(self, version: Version) -> Version:
+        """Gives the version with those encodings of its programs that are to be run here."""
+        host, today = self._runtime.host, date.today()
+        signatures = (choose_encoding(each, host, today) for each in version.signatures)
+        return replace(version, signatures=tuple(signatures))
 
     async def assemble(
         self, version: Version, files: Mapping[str, Path], report: Report

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 
 from servax.types import Signature
 from servax_worker.errors import CannotServe
@@ -16,6 +17,35 @@ class Host:
     device_count: int
     jax_version: str
     stablehlo_version: str
+
+
+def choose_encoding(signature: Signature, host: Host, today: date) -> Signature:
+    """Gives the signature with the encoding of its program that `host` is to run.
+
+    That is the first that it reads, the program itself before all others; but before those that
+    have expired, since a JAX that was built meanwhile may refuse them. Where it reads none, the
+    program itself is left to be refused.
+    """
+    others = (
+        replace(
+            signature,
+            program=encoding.program,
+            calling_convention_version=encoding.calling_convention_version,
+            serialization_version=encoding.serialization_version,
+            stablehlo_version=encoding.stablehlo_version,
+            jax_version=encoding.jax_version,
+            compatibility=encoding.compatibility,
+        )
+        for encoding in signature.encodings
+    )
+    newest = _ordered(host.stablehlo_version)
+    readable = [each for each in (signature, *others) if _ordered(each.stablehlo_version) <= newest]
+    lasting = [
+        each
+        for each in readable
+        if each.compatibility is None or each.compatibility.expires >= today
+    ]
+    return next(iter(lasting or readable), signature)
 
 
 def refuse_unservable(

@@ -107,7 +107,7 @@ class Loader:
     async def run(self) -> None:
         """Loads until READY or FAILED; never raises but when cancelled."""
         try:
-            version = self._version or await self._resolve()
+            version = self._assembler.choose_encodings(self._version or await self._resolve())
             self.status = replace(
                 self.status,
                 version=version.number,

@@ -110,6 +110,11 @@ class Runtime:
         """The version of JAX."""
         return self._host.jax_version
 
+    @property
+    def host(self) -> Host:
+        """What programs are run with."""
+        return self._host
+
     def load(self, blob: bytes | memoryview, signature: Signature, version: str = "") -> "Program":
         """Deserializes a program that this worker can run, of a version such as "lm:3".
 

@@ -41,6 +41,9 @@ UNDELETE_VERSION = Method[registry_pb2.UndeleteVersionRequest, artifact_pb2.Vers
 COPY_VERSION = Method[registry_pb2.CopyVersionRequest, artifact_pb2.Version](
     Peer.REGISTRY, "CopyVersion"
 )
+ADD_ENCODING = Method[registry_pb2.AddEncodingRequest, artifact_pb2.Version](
+    Peer.REGISTRY, "AddEncoding"
+)
 LIST_CHANGES = Method[registry_pb2.ListChangesRequest, registry_pb2.ListChangesResponse](
     Peer.REGISTRY, "ListChanges"
 )
@@ -63,6 +66,7 @@ _REPEATABLE = (
     READ_BLOB,
     PUBLISH_VERSION,
     COPY_VERSION,
+    ADD_ENCODING,
     UNDELETE_VERSION,
     LIST_CHANGES,
     LIST_MODELS,

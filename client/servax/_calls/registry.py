@@ -9,6 +9,7 @@ from typing import TypeVar
 from servax import convert
 from servax._calls.arguments import items
 from servax._calls.methods import (
+    ADD_ENCODING,
     COPY_VERSION,
     DELETE_ALIAS,
     DELETE_VERSION,
@@ -269,6 +270,24 @@ def copy_version(
         request_id=str(uuid.uuid4()),
     )
     return convert.version_from_proto((yield from call(COPY_VERSION, request, timeout)))
+
+
+def add_encoding(
+    reference: str | ModelReference,
+    program: Content,
+    signature: str,
+    timeout: float | None,
+    report: ProgressCallback | None,
+) -> Steps[Version]:
+    """Upload a program, then make it an encoding of that of a signature."""
+    origin = yield from work(lambda: source(program, signature))
+    # Found before anything is sent; an alias may move meanwhile.
+    version = yield from get_version(reference, timeout)
+    blob = yield from upload(origin, timeout, report)
+    request = registry_pb2.AddEncodingRequest(
+        model=version.model, version=version.number, signature=signature, digest=blob.digest
+    )
+    return convert.version_from_proto((yield from call(ADD_ENCODING, request, timeout)))
 
 
 def list_changes(

@@ -5,7 +5,8 @@ from itertools import chain
 
 import click
 
-from servax.cli import details, documents, tables
+from servax import hlo
+from servax.cli import details, documents, inputs, tables
 from servax.cli.parameters import (
     BATCHING,
     FILE,
@@ -17,7 +18,7 @@ from servax.cli.parameters import (
 )
 from servax.client import Client
 from servax.reference import ModelReference
-from servax.types import DEFAULT_SIGNATURE, Batching, Golden
+from servax.types import DEFAULT_SIGNATURE, Batching, Content, Golden, Version
 
 
 @click.command()
@@ -299,4 +300,55 @@ def cp(
         click.echo(f"{version.model}:{version.number} is a copy of {version.copied_from}")
 
 
-COMMANDS = (push, pull, cp, alias, unalias, rm, undelete)
+@click.command()
+@click.argument("reference", type=REFERENCE)
+@click.argument("file", type=FILE, required=False)
+@click.option(
+    "--retarget",
+    metavar="VERSION",
+    help="Instead of FILE: write the program anew in this version of StableHLO, such as 1.13.0.",
+)
+@click.option(
+    "--signature", default=DEFAULT_SIGNATURE, show_default=True, help="Which program it encodes."
+)
+@registry_option
+@actor_option
+@output_options
+def encode(
+    reference: ModelReference,
+    file: str | None,
+    retarget: str | None,
+    signature: str,
+    registry: str,
+    actor: str | None,
+    as_json: bool,
+    timeout: float,
+) -> None:
+    """Add FILE to the version REFERENCE: its program, as other releases of JAX read it.
+
+    With --retarget, which takes JAX on this machine, the program is written anew for older ones.
+    """
+    if (file is None) == (retarget is None):
+        raise click.UsageError("give either FILE or --retarget")
+    with (
+        Client(registry=registry, timeout=timeout, actor=actor) as client,
+        tables.progress_bars() as report,
+    ):
+        # Named by its number from here on: an alias may move meanwhile.
+        found = client.version(reference)
+        content: Content = file or _retargeted(client, found, signature, retarget or "")
+        reference = ModelReference(found.model, found.number)
+        version = client.add_encoding(reference, content, signature=signature, progress=report)
+    if as_json:
+        tables.print_json(documents.version(version))
+    else:
+        details.print_version(version)
+
+
+def _retargeted(client: Client, version: Version, signature: str, target: str) -> bytes:
+    of = f"{version.model}:{version.number}"
+    program = inputs.named(version.signatures, signature, of=of).program
+    return hlo.retarget(client.read_blob(program), target)
+
+
+COMMANDS = (push, encode, pull, cp, alias, unalias, rm, undelete)

@@ -188,6 +188,27 @@ class Versions:
         for alias in version.aliases:
             self.point(version.model, alias, version.number)
 
+    def add_encoding(self, version: Version, signature: str, encoding: Encoding) -> None:
+        """Insert an encoding of the program of an existing version's signature.
+
+        Raises BlobsNotStored where the blob was collected meanwhile.
+        """
+        key = self._session.scalars(
+            select(SignatureRow.id)
+            .join(VersionRow, SignatureRow.version_id == VersionRow.id)
+            .where(
+                VersionRow.model_id == self._model_id(version.model),
+                VersionRow.number == version.number,
+                SignatureRow.name == signature,
+            )
+        ).one()
+        row = self._encoding_row(encoding)
+        row.signature_id = key
+        self._session.add(row)
+        self._session.flush()
+        # The version is read anew.
+        self._session.expunge_all()
+
     def mark_deleted(self, model: str, number: int, time: datetime | None) -> None:
         """Delete a version that no alias points to, or undelete it where `time` is None."""
         self._session.execute(
@@ -243,13 +264,13 @@ class Versions:
                 atol=golden.atol,
                 tensors=golden.tensors,
             ),
-            encodings=[
-                EncodingRow(
-                    inspection_id=self._inspection_id(encoding.program.digest, encoding.inspected),
-                    create_time=encoding.create_time,
-                )
-                for encoding in signature.encodings
-            ],
+            encodings=[self._encoding_row(encoding) for encoding in signature.encodings],
+        )
+
+    def _encoding_row(self, encoding: Encoding) -> EncodingRow:
+        return EncodingRow(
+            inspection_id=self._inspection_id(encoding.program.digest, encoding.inspected),
+            create_time=encoding.create_time,
         )
 
     def _model_id(self, model: str) -> int:
