@@ -147,7 +147,7 @@ class Drafts:
         missing = self._blobs.find_missing(digests)
         if missing:
             raise BlobsNotStored(
-                f"{len(missing)} of {len(set(digests))} blobs are not stored: "
+                f"{len(missing)} of the version's {len(set(digests))} blobs are not stored: "
                 f"{listed([blob.digest for blob in missing])}; upload them with WriteBlob first"
             )
         return {digest: self._blobs.get(digest) for digest in digests}

@@ -23,6 +23,14 @@ from servax_registry.store.trials import Trials
 PASSED = Trial("passed", size=1, ran=True, flops=12)
 
 
+@pytest.fixture(params=["SQLite", "PostgreSQL"])
+def url(request, tmp_path):
+    """Each kind of database."""
+    if request.param == "PostgreSQL":
+        return request.getfixturevalue("postgresql")
+    return f"sqlite:///{tmp_path / 'registry.db'}"
+
+
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch):
     """Look for what changed all the time."""
