@@ -65,6 +65,10 @@ class VersionAssembler(Protocol):
         """Gives memory back."""
         ...
 
+    def choose_encodings(self, version: Version) -> Version:
+        """Gives the version with the encodings of its programs that are to be run here."""
+        ...
+
 
 class _Crashed(Exception):
     """The loader process ended without a result; the message tells how."""
@@ -107,6 +111,10 @@ class ApartAssembler:
     async def release(self) -> None:
         """Gives the memory of versions that are not referred to any more back to the system."""
         await self._assembler.release()
+
+    def choose_encodings(self, version: Version) -> Version:
+        """Gives the version with the encodings of its programs that are to be run here."""
+        return self._assembler.choose_encodings(version)
 
     async def _prove(self, version: Version, files: Mapping[str, Path], report: Report) -> None:
         settings = replace(self._settings, load_apart=False)
