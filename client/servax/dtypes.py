@@ -5,6 +5,7 @@ JAX itself uses, so that the arrays are the ones that JAX gives and takes.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -59,6 +60,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         raise InvalidTensor(f"unknown dtype {name!r}; there are {', '.join(DTYPES)}") from None
 
 
+@lru_cache(256)  # numpy makes the name anew every time, which takes microseconds
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """Give JAX's name of a numpy type in any byte order; raises InvalidTensor if it has none."""
     if dtype.name not in DTYPES:

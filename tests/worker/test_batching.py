@@ -88,7 +88,7 @@ class World:
 
     def step(self):
         """Lets everything happen that can."""
-        for _ in range(4):
+        for _ in range(12):
             self.loop.run_until_complete(asyncio.sleep(0))
 
     def turn(self):

@@ -56,7 +56,7 @@ class Dispatcher:
         self._executor = ThreadPoolExecutor(thread_name_prefix="dispatch")
         self._asking: deque[Source] = deque()
         self._free = 1.0
-        self._waking = False
+        self._giving = False
         self._closed = False
 
     def ask(self, source: Source) -> None:
@@ -65,10 +65,8 @@ class Dispatcher:
             source.close()
             return
         self._asking.append(source)
-        if not self._waking:
-            # Not at once: what arrives in the same step of the event loop may be joined.
-            self._waking = True
-            asyncio.get_running_loop().call_soon(self._give)
+        if not self._giving:  # a source may ask again while it takes its turn
+            self._give()
 
     async def run(self, call: Callable[[], T], share: float = 1.0) -> T:
         """Runs one call and waits for it; a caller that leaves before it begins takes it back.
@@ -88,7 +86,7 @@ class Dispatcher:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _give(self) -> None:
-        self._waking = False
+        self._giving = True
         while self._asking and self._asking[0].share <= self._free:
             source = self._asking.popleft()
             job = source.take()
@@ -97,6 +95,7 @@ class Dispatcher:
             self._free -= source.share
             running = asyncio.get_running_loop().run_in_executor(self._executor, job.run)
             running.add_done_callback(partial(self._end, job, source.share))
+        self._giving = False
 
     def _end(self, job: Job, share: float, _: "asyncio.Future[None]") -> None:
         self._free += share

@@ -58,46 +58,54 @@ def status_of(error: Exception, method: str) -> tuple[grpc.StatusCode, str]:
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Ends calls that raise with the status that the table has for their exception."""
 
+    def __init__(self) -> None:
+        self._guarded: dict[str, Handler] = {}  # to wrap one takes as long as a small call
+
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
         """Wraps the method's handler; the services that gRPC ships end their calls themselves."""
-        handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or not method.startswith("/servax."):
-            return handler
+        if method in self._guarded:
+            return self._guarded[method]
+        handler = await continuation(handler_call_details)
+        if handler is not None and method.startswith("/servax."):
+            handler = self._guarded[method] = _guard(handler, method)
+        return handler
 
-        answer = handler.unary_unary or handler.stream_stream
-        parse = handler.request_deserializer
-        check = _each_well_formed if handler.request_streaming else _well_formed
 
-        def parsed(data: bytes) -> Any:
-            try:
-                return parse(data)
-            except DecodeError as error:  # gRPC would log it as a fault of ours
-                return error
+def _guard(handler: Handler, method: str) -> Handler:
+    answer = handler.unary_unary or handler.stream_stream
+    parse = handler.request_deserializer
+    check = _each_well_formed if handler.request_streaming else _well_formed
 
-        async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            try:
-                return await answer(check(request), context)
-            except grpc.aio.AbortError:
-                raise
-            except Exception as error:
-                status = status_of(error, method)
-                trailers = _trailers(error)
-            # abort leaves a cycle of the context, its exception and this frame, which would keep
-            # what the request holds until Python collects garbage.
-            del request
-            await context.abort(*status, trailers)
+    def parsed(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except DecodeError as error:  # gRPC would log it as a fault of ours
+            return error
 
-        make = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.unary_unary_rpc_method_handler
-        )
-        return make(guarded, parsed, handler.response_serializer)
+    async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            return await answer(check(request), context)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:
+            status = status_of(error, method)
+            trailers = _trailers(error)
+        # abort leaves a cycle of the context, its exception and this frame, which would keep
+        # what the request holds until Python collects garbage.
+        del request
+        await context.abort(*status, trailers)
+
+    make = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.response_streaming
+        else grpc.unary_unary_rpc_method_handler
+    )
+    return make(guarded, parsed, handler.response_serializer)
 
 
 def _well_formed(request: Any) -> Any:

@@ -55,7 +55,6 @@ class Predictor:
         self._draining = False
         self._running = 0
         self._idle = asyncio.Event()
-        self._idle.set()
 
     async def predict(self, request: Request) -> Answer:
         """Runs one request.
@@ -90,6 +89,7 @@ class Predictor:
                 )
             result = await signature.call(request.inputs, sizes, request.deadline)
             signature.metrics.queue_seconds.observe(result.queue_seconds)
+            signature.metrics.ok.inc()
             outputs = {name: result.outputs[name] for name in wanted}
             return Answer(version.model, version.number, request.signature, outputs)
 
@@ -133,11 +133,13 @@ class Predictor:
     def drain(self) -> None:
         """Refuses requests from now on; those in flight go on."""
         self._draining = True
+        if not self._running:
+            self._idle.set()
         for follower in self._followers:
             follower.drain()
 
     async def wait_until_idle(self, seconds: float) -> None:
-        """Waits until no request is being worked on, or until the time is over."""
+        """Waits, while draining, until the last request has ended, or the time is over."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), seconds)
 
@@ -187,23 +189,21 @@ class Predictor:
 
     @contextmanager
     def _counted(self, labels: list[str]) -> Iterator[None]:
-        """Counts how a request ends; `labels` are read then."""
-        result = "Unexpected"
+        """Counts how a request fails; `labels` are read then."""
         self._running += 1
-        self._idle.clear()
         try:
             yield
-            result = "ok"
-        except WorkerError as error:
-            result = type(error).__name__
-            raise
-        except asyncio.CancelledError:
-            result = "Cancelled"
+        except BaseException as error:
+            result = "Unexpected"
+            if isinstance(error, asyncio.CancelledError):
+                result = "Cancelled"
+            elif isinstance(error, WorkerError):
+                result = type(error).__name__
+            self._metrics.requests.labels(*labels, result).inc()
             raise
         finally:
-            self._metrics.requests.labels(*labels, result).inc()
             self._running -= 1
-            if not self._running:
+            if self._draining and not self._running:
                 self._idle.set()
 
 
