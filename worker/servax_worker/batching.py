@@ -25,8 +25,8 @@ from servax_worker.dispatch import Dispatcher
 from servax_worker.errors import DeadlineExpired, NotReady, Overloaded
 from servax_worker.rows import Arrays
 
-# A few microseconds each, and measured: with fewer, hardly any of 64 callers of a small model share a
-# batch, because a request takes many steps from the network to here.
+# A few microseconds each, and measured: with fewer, hardly any of 64 callers of a small model share
+# a batch, because a request takes many steps from the network to here.
 _QUIET_STEPS = 8
 _SMOOTHING = 0.1  # how much of a new measurement the pace takes on
 
