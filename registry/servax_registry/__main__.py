@@ -12,6 +12,7 @@ from datetime import timedelta
 import click
 import structlog
 
+from servax_registry.cli import maintenance
 from servax_registry.errors import AddressUnusable, BlobsUnusable, DatabaseUnusable
 from servax_registry.server import is_serving
 from servax_registry.server import serve as serving
@@ -188,6 +189,10 @@ def _configure_logging() -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+for command in maintenance.COMMANDS:
+    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,14 @@ from servax_registry.artifact import (
     WrittenIn,
 )
 from servax_registry.drafts import Drafts
-from servax_registry.errors import AliasMoved, InvalidRequest, VersionInUse, listed
+from servax_registry.errors import (
+    AliasMoved,
+    BlobNotFound,
+    BlobsNotStored,
+    InvalidRequest,
+    VersionInUse,
+    listed,
+)
 from servax_registry.inspection import compatibility, inspect_program
 from servax_registry.inspector import Inspector
 from servax_registry.lookup import find_aliased, find_model, find_signature, find_version
@@ -96,8 +103,11 @@ class Registry:
             done = _requested(Versions(session), publication.request_id, publication.model)
         if done is not None:
             return done
-        with self._publishing:
-            draft = self._drafts.make(publication, actor)
+        try:
+            with self._publishing:
+                draft = self._drafts.make(publication, actor)
+        except BlobNotFound as error:
+            raise BlobsNotStored(f"{error}; upload it once more") from error
         return self._add(draft, publication.request_id, Action.PUBLISH, actor)
 
     def copy_version(

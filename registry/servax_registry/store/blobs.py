@@ -34,6 +34,9 @@ from servax_registry.store.upload import Upload
 if TYPE_CHECKING:
     from servax_registry.store.objects import Objects
 
+# That somebody was told that a blob is stored is noted at most as often as this, to save writes.
+_NOTED = timedelta(hours=1)
+
 _log = structlog.get_logger(__name__)
 
 
@@ -58,22 +61,45 @@ class BlobStore:
         return Blob(digest, row.size)
 
     def find_missing(self, digests: Sequence[str]) -> tuple[MissingBlob, ...]:
-        """Tell which blobs are not stored, in the order of `digests`, each once."""
+        """Tell which blobs are not stored, in the order of `digests`, each once.
+
+        That the others were asked for is noted, to the hour: they are not collected for a while.
+        """
         with self._database.read() as session:
             rows = session.scalars(select(BlobRow).where(BlobRow.digest.in_(digests)))
             found = {row.digest: row for row in rows}
+        complete = {digest: row for digest, row in found.items() if row.complete_time is not None}
+        stored = complete.keys() - self._collected(complete.values())
         return tuple(
-            MissingBlob(digest, found[digest].committed_size if digest in found else 0)
+            MissingBlob(
+                digest,
+                found[digest].committed_size if digest in found and digest not in complete else 0,
+            )
             for digest in dict.fromkeys(digests)
-            if digest not in found or found[digest].complete_time is None
+            if digest not in stored
         )
+
+    def _collected(self, rows: Iterable[BlobRow]) -> set[str | None]:
+        """Note that stored blobs were asked for; give those that were collected just before."""
+        now = datetime.now(UTC)
+        stale = {row.id: row.digest for row in rows if row.update_time < now - _NOTED}
+        if not stale:
+            return set()
+        with self._database.write(durable=False, alone=False) as session:
+            noted = session.scalars(
+                update(BlobRow)
+                .where(BlobRow.id.in_(stale), BlobRow.digest.is_not(None))
+                .values(update_time=now)
+                .returning(BlobRow.id)
+            )
+            return {stale[key] for key in stale.keys() - set(noted)}
 
     def read(self, digest: str, offset: int = 0, limit: int = 0) -> Iterator[bytes]:
         """Yield the bytes of a blob in order, at most `limit` of them unless that is 0.
 
-        No transaction is open between two items. Raises BlobNotFound and OffsetOutOfRange, and
-        BlobDamaged where bytes are missing; whether they are the right ones is for the reader to
-        verify.
+        No transaction is open between two items. Raises BlobNotFound, also where it is collected
+        meanwhile, and OffsetOutOfRange, and BlobDamaged where bytes are missing; whether they are
+        the right ones is for the reader to verify.
         """
         with self._database.read() as session:
             row = _stored(session, digest)
@@ -87,7 +113,20 @@ class BlobStore:
             raise InvalidRequest(f"limit {limit} is negative; give 0 for all that follow")
         end = min(offset + limit, row.size) if limit else row.size
         place = _place(row)
-        yield from self._contents(place).read(place, offset, end)
+        try:
+            yield from self._contents(place).read(place, offset, end)
+        except BlobDamaged as error:
+            if self.holds(place):
+                raise
+            raise BlobNotFound(
+                f"blob {digest} was collected while it was read: no version needed it"
+            ) from error
+
+    def holds(self, place: Place) -> bool:
+        """Tell whether what lies at a place was not discarded or collected meanwhile."""
+        with self._database.read() as session:
+            held = select(BlobRow.id).where(BlobRow.id == place.key, BlobRow.digest.is_not(None))
+            return session.scalar(held) is not None
 
     def write(self, blob: Blob, parts: Iterable[tuple[int, bytes]]) -> Blob:
         """Store a blob from (offset, bytes) pairs that follow one another without a gap.
@@ -171,6 +210,7 @@ class BlobStore:
                     raise DigestMismatch(
                         f"blob {blob.digest} is stored and has {row.size} bytes, not {blob.size}"
                     )
+                row.update_time = datetime.now(UTC)
                 return None
             committed = row.committed_size if row is not None and row.size == blob.size else 0
             if offset not in (0, committed):

@@ -9,6 +9,8 @@ import alembic.command
 import alembic.util
 import structlog
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, inspect, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -72,8 +74,7 @@ class Database:
 
         Raises DatabaseUnusable.
         """
-        config = Config()
-        config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+        config = _migrations()
         try:
             with self._write(durable=True, alone=True) as session:
                 tables = inspect(session.connection()).get_table_names()
@@ -91,6 +92,33 @@ class Database:
                 f"cannot use {self.location}: a newer servax-registry wrote it ({error}); "
                 "start that version, or another database"
             ) from error
+
+    def check_schema(self) -> None:
+        """Raise DatabaseUnusable unless the database exists, with the schema of this version.
+
+        For whoever works beside a registry, whose database is not theirs to create or to migrate.
+        """
+        if self._sqlite and not self._sqlite.file.exists():
+            raise DatabaseUnusable(
+                f"there is no database at {self.location}; name the one of a registry"
+            )
+        expected = set(ScriptDirectory.from_config(_migrations()).get_heads())
+        try:
+            with self._engine.connect() as connection:
+                found = set(MigrationContext.configure(connection).get_current_heads())
+        except DBAPIError as error:
+            raise DatabaseUnusable(f"cannot use {self.location}: {error.orig}") from error
+        if found != expected:
+            raise DatabaseUnusable(
+                f"{self.location} has the schema {listed(sorted(found)) or 'of no registry'}, not "
+                f"{listed(sorted(expected))}; run the version of servax-registry that serves it, "
+                "or serve it with this one first"
+            )
+
+    def faults(self) -> list[str]:
+        """Say what the database itself finds wrong with its files, and with references."""
+        with self.read() as session:
+            return list(self._dialect.faults(session.connection()))
 
     def close(self) -> None:
         """Close every connection."""
@@ -121,6 +149,12 @@ class Database:
                 raise
             _log.warning("the database failed", database=self.location, reason=str(error.orig))
             raise trouble from error
+
+
+def _migrations() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    return config
 
 
 def _engine(url: str) -> Engine:

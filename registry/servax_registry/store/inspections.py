@@ -33,7 +33,7 @@ class Inspections:
             return
         blob_id = self._session.scalar(select(BlobRow.id).where(BlobRow.digest == digest))
         if blob_id is None:
-            raise BlobNotFound(f"blob {digest} was collected meanwhile; upload it once more")
+            raise BlobNotFound(f"blob {digest} was collected meanwhile")
         self._session.execute(
             insert(InspectionRow).values(
                 blob_id=blob_id,

@@ -93,6 +93,18 @@ def engine_arguments(url: URL) -> dict[str, Any]:
     return {}
 
 
+def faults(connection: Connection) -> Iterator[str]:
+    """Yield what SQLite finds wrong: broken pages and indexes, rows whose reference leads nowhere.
+
+    It reads the whole file, and holds back checkpoints meanwhile.
+    """
+    for (message,) in connection.exec_driver_sql("PRAGMA integrity_check"):
+        if message != "ok":
+            yield message
+    for table, row, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
+        yield f"row {row} of table {table} refers to a row of table {parent} that is not there"
+
+
 def trouble(error: DBAPIError) -> RegistryError | None:
     """Tell a caller what an error of the driver means; None when it is a bug of ours."""
     # The low byte of an extended result code is the primary one: https://sqlite.org/rescode.html
@@ -114,12 +126,12 @@ class Writers:
     """Gives writers their turn, one at a time, and copies the log into the database behind them.
 
     Threads queue here rather than in SQLite's busy handler, which polls; that one remains for
-    other processes.
+    other processes. `file` is the database.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._file = Path(str(engine.url.database))
+        self.file = Path(str(engine.url.database))
         self._opened: tuple[int, int] | None = None
         self._log_file = Path(f"{engine.url.database}-wal")
         self._lock = threading.Lock()
@@ -146,7 +158,7 @@ class Writers:
         The open connections would go on with what nobody can find any more.
         """
         try:
-            stat = self._file.stat()
+            stat = self.file.stat()
             found = (stat.st_dev, stat.st_ino)
         except FileNotFoundError:
             found = None
@@ -170,7 +182,8 @@ class Writers:
                 self._wrote.clear()
                 self._closing.wait(_PAUSE)
             self._wrote.clear()
-            self._checkpoint("PASSIVE")
+            if self._log_size():
+                self._checkpoint("PASSIVE")
 
     def _checkpoint(self, mode: str) -> None:
         try:
