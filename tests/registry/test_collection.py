@@ -31,6 +31,7 @@ from servax_registry.convert import size_of
 from servax_registry.errors import BlobNotFound, BlobsNotStored, UploadConflict, VersionNotFound
 from servax_registry.service import Registry
 from servax_registry.store.blobs import BlobStore
+from servax_registry.store.checking import Check
 from servax_registry.store.collection import ACTOR, Collected, Collector
 from servax_registry.store.contents import CHUNK_SIZE
 from servax_registry.store.database import Database
@@ -306,8 +307,13 @@ def test_publishing_what_is_collected_meanwhile_is_refused(database, blobs, coll
         registry.publish_version(publication)
 
 
-def test_collecting_beside_everything_else_loses_nothing(backend, registry, blobs, collector):
-    """While two collectors without any grace work, every version that is acknowledged is whole."""
+def test_collecting_beside_everything_else_loses_nothing(
+    backend, registry, database, blobs, collector
+):
+    """While two collectors without any grace work, every version that is acknowledged is whole.
+
+    Checks that go on meanwhile find nothing wrong.
+    """
     stop = threading.Event()
 
     def collect():
@@ -319,7 +325,7 @@ def test_collecting_beside_everything_else_loses_nothing(backend, registry, blob
     def work(number):
         rng = np.random.default_rng(number)
         made = refused = 0
-        while made < 6:
+        while made < 4:
             program = bytes([rng.integers(3)]) * int(rng.integers(1, 3 * CHUNK_SIZE))
             try:
                 version = publish(registry, f"m{number}", program, rng.integers(3))
@@ -331,13 +337,19 @@ def test_collecting_beside_everything_else_loses_nothing(backend, registry, blob
                 delete(registry, version)
         return refused
 
+    def check():
+        with closing(Database(backend.database)) as other:
+            while not stop.wait(0.02):
+                problems = Check(other, backend.blobs, lambda done, total: None).run()
+                assert [problem for problem in problems if not problem.harmless] == []
+
     with ThreadPoolExecutor() as pool:
-        collectors = [pool.submit(collect) for _ in range(2)]
+        others = [pool.submit(work) for work in (collect, collect, check)]
         try:
             list(pool.map(work, range(3)))
         finally:
             stop.set()
-        for each in collectors:
+        for each in others:
             each.result()
 
     collector().collect()
@@ -349,12 +361,9 @@ def test_collecting_beside_everything_else_loses_nothing(backend, registry, blob
     needed = {version.signatures[0].program for version in left}
     needed |= {version.weights[0].blob for version in left}
     assert collector().measure() == Collected((), 0, 0)
-    assert {blob.digest for blob in needed} == set(_stored(registry))
-
-
-def _stored(registry):
-    with registry._database.read() as session:
-        return session.scalars(select(BlobRow.digest)).all()
+    assert list(Check(database, backend.blobs, lambda done, total: None).run()) == []
+    with database.read() as session:
+        assert set(session.scalars(select(BlobRow.digest))) == {blob.digest for blob in needed}
 
 
 class TestCommand:

@@ -1,13 +1,17 @@
-"""gc: what frees room."""
+"""gc and check: what frees room, and what finds damage."""
 
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import timedelta
 
 import click
 from rich.filesize import decimal
 
 from servax_registry.cli.parameters import blobs_option, database_option, json_option, opened
-from servax_registry.cli.tables import print_json, print_table
+from servax_registry.cli.tables import print_json, print_table, progress_bar
 from servax_registry.store.blobs import BlobStore
+from servax_registry.store.checking import Check, Problem
 from servax_registry.store.collection import Collected, Collector
 
 
@@ -77,4 +81,42 @@ def _document(collected: Collected, dry_run: bool) -> dict[str, object]:
     }
 
 
-COMMANDS = (gc,)
+@click.command()
+@database_option
+@blobs_option
+@json_option
+def check(url: str, blobs_url: str | None, as_json: bool) -> None:
+    """Check that every blob has its digest, and that everything is there that should be.
+
+    Reads all blobs, repairs nothing, and is safe beside registries that serve. Exit codes: 0
+    nothing is wrong, 1 something is.
+    """
+    with opened(url) as database, progress_bar("check") as report:
+        checking = Check(database, blobs_url, report)
+        problems = list(checking.run())
+    print_check(checking, problems, as_json=as_json)
+
+
+def print_check(checking: Check, problems: Sequence[Problem], *, as_json: bool) -> None:
+    """Print what a check found, and end the command with 1 where it is not harmless."""
+    if as_json:
+        print_json(
+            {
+                "blobs": checking.count,
+                "bytes": checking.bytes,
+                "problems": [asdict(problem) for problem in problems],
+            }
+        )
+    else:
+        if problems:
+            rows = [(each.what, each.problem, each.remedy) for each in problems]
+            print_table(["what", "problem", "remedy"], rows)
+        click.echo(
+            f"{len(problems) or 'no'} problem{'s' * (len(problems) != 1)}; {checking.count} blobs "
+            f"({decimal(checking.bytes)}) were read"
+        )
+    if not all(problem.harmless for problem in problems):
+        sys.exit(1)
+
+
+COMMANDS = (gc, check)

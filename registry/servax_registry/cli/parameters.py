@@ -1,10 +1,12 @@
 """What the commands share: options, and the registry's storage, opened beside whoever serves it."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 import click
+import structlog
 
 from servax_registry.errors import RegistryError
 from servax_registry.settings import Settings
@@ -55,8 +57,12 @@ def opened(url: str) -> Iterator[Database]:
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """End the command with exit code 1 and the error's message."""
+    """End the command with exit code 1 and the error's message; the log goes to standard error."""
+    configuration = structlog.get_config()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     try:
         yield
     except RegistryError as error:
         raise click.ClickException(str(error)) from error
+    finally:
+        structlog.configure(**configuration)

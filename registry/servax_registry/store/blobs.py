@@ -122,6 +122,14 @@ class BlobStore:
                 f"blob {digest} was collected while it was read: no version needed it"
             ) from error
 
+    def read_kept(self, place: Place, size: int) -> Iterator[bytes]:
+        """Yield the first bytes of a blob, or of an unfinished upload. Raises BlobDamaged."""
+        return self._contents(place).read(place, 0, size)
+
+    def strays(self) -> Iterator[str]:
+        """Yield objects outside of the database that nobody knows or works on."""
+        return iter(()) if self._objects is None else self._objects.strays()
+
     def holds(self, place: Place) -> bool:
         """Tell whether what lies at a place was not discarded or collected meanwhile."""
         with self._database.read() as session:

@@ -33,6 +33,9 @@ _MARKER_TEXT = (
 _RETRIES = 5
 _RETRY_TIMEOUT = timedelta(seconds=60)
 
+# How many objects are listed at once.
+_LISTED = 1000
+
 _log = structlog.get_logger(__name__)
 
 
@@ -112,6 +115,12 @@ class Bucket:
         with self._reporting("list", folder):
             return [item["path"] for page in self._store.list(folder) for item in page]
 
+    def everything(self) -> Iterator[Sequence[str]]:
+        """List all objects of blobs, some at a time. Raises StorageUnavailable."""
+        with self._reporting("list", "all"):
+            for page in self._store.list(chunk_size=_LISTED):
+                yield [item["path"] for item in page if item["path"] != _MARKER]
+
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects, if they exist. Raises StorageUnavailable."""
         if not names:
@@ -174,6 +183,13 @@ class Directory(Bucket):
             return [f"{folder}/{item.name}" for item in path.iterdir()]
         return []
 
+    def everything(self) -> Iterator[Sequence[str]]:
+        """See Bucket; it lists unfinished files as well."""
+        with self._reporting("list", "all"):
+            for folder, _, files in os.walk(self._root, onerror=_unless_gone):
+                path = Path(folder).relative_to(self._root)
+                yield [name for file in files if (name := str(path / file)) != _MARKER]
+
     def delete(self, names: Sequence[str]) -> None:
         """See Bucket."""
         for name in names:
@@ -187,6 +203,11 @@ class Directory(Bucket):
         with suppress(OSError):
             for parent in Path(folder).parents:
                 (self._root / parent).rmdir()
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _sync(path: Path) -> None:

@@ -16,17 +16,8 @@ from servax_registry.artifact import Action, VersionName
 from servax_registry.store.blobs import BlobStore
 from servax_registry.store.changes import Changes
 from servax_registry.store.database import Database
-from servax_registry.store.models import (
-    BlobRow,
-    EncodingRow,
-    GoldenRow,
-    InspectionRow,
-    ModelRow,
-    ShardRow,
-    SignatureRow,
-    TrialRow,
-    VersionRow,
-)
+from servax_registry.store.models import BlobRow, InspectionRow, ModelRow, TrialRow, VersionRow
+from servax_registry.store.needs import NEEDS
 
 ACTOR = "servax-registry gc"
 
@@ -132,28 +123,11 @@ class Collector:
         return [size for _, size in rows]
 
     def _collectable(self, stays: ColumnElement[bool]) -> Sequence[ColumnElement[bool]]:
-        of_blob = InspectionRow.blob_id == BlobRow.id
-        of_version = SignatureRow.version_id == VersionRow.id
-        needed = (
-            exists().where(ShardRow.blob_id == BlobRow.id, ShardRow.version_id == VersionRow.id),
-            exists().where(of_blob, SignatureRow.inspection_id == InspectionRow.id, of_version),
-            exists().where(
-                of_blob,
-                EncodingRow.inspection_id == InspectionRow.id,
-                EncodingRow.signature_id == SignatureRow.id,
-                of_version,
-            ),
-            exists().where(
-                GoldenRow.blob_id == BlobRow.id,
-                GoldenRow.signature_id == SignatureRow.id,
-                of_version,
-            ),
-        )
         return (
             BlobRow.digest.is_not(None),
             BlobRow.complete_time.is_not(None),
             BlobRow.update_time < self._told_before,
-            *(~condition.where(stays) for condition in needed),
+            *(~exists().where(*need, stays) for need in NEEDS),
         )
 
 

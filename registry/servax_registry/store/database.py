@@ -115,10 +115,10 @@ class Database:
                 "or serve it with this one first"
             )
 
-    def faults(self) -> list[str]:
-        """Say what the database itself finds wrong with its files, and with references."""
+    def faults(self) -> Iterator[str]:
+        """Yield what the database itself finds wrong with its files, and with references."""
         with self.read() as session:
-            return list(self._dialect.faults(session.connection()))
+            yield from self._dialect.faults(session.connection())
 
     def close(self) -> None:
         """Close every connection."""

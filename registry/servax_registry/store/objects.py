@@ -11,15 +11,16 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from servax_registry.errors import BlobDamaged, RegistryError
 from servax_registry.store.bucket import Bucket
 from servax_registry.store.contents import CHUNK_SIZE, Place
 from servax_registry.store.database import Database
-from servax_registry.store.models import SegmentRow
+from servax_registry.store.models import BlobRow, SegmentRow
 
 # How many objects of one transfer are on their way at once: it hides the latency of a store.
 _IN_FLIGHT = 3
@@ -100,6 +101,30 @@ class Objects:
     def clear(self, place: Place) -> None:
         """See Contents; the rows go with that of the blob."""
         self._bucket.clear(_folder(place))
+
+    def strays(self) -> Iterator[str]:
+        """Yield objects that belong to no blob, no upload, and nothing that waits for sweeping."""
+        for names in self._bucket.everything():
+            folders = {name: PurePosixPath(name).parent for name in names}
+            digests = {f"sha256:{folder.parent.name}" for folder in folders.values()}
+            with self._database.read() as session:
+                rows = session.scalars(
+                    select(BlobRow).where(
+                        BlobRow.folder.is_not(None),
+                        or_(BlobRow.digest.in_(digests), BlobRow.digest.is_(None)),
+                    )
+                ).all()
+                segments = select(SegmentRow.name).where(
+                    SegmentRow.blob_id.in_([row.id for row in rows])
+                )
+                known = set(session.scalars(segments))
+            # Whoever works in these may put and delete objects meanwhile.
+            unsettled = {
+                row.folder for row in rows if row.digest is None or row.complete_time is None
+            }
+            for name, folder in folders.items():
+                if name not in known and str(folder) not in unsettled:
+                    yield name
 
     def _ranges(self, place: Place, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
         """Yield the objects that hold these bytes, each with the range of bytes to read of it."""
