@@ -15,6 +15,7 @@ from servax_registry.convert import size_of
 from servax_registry.errors import AddressUnusable
 from servax_registry.examiner import Examiner
 from servax_registry.interceptors import ErrorInterceptor
+from servax_registry.notifier import Notifier
 from servax_registry.service import Registry
 from servax_registry.servicer import RegistryServicer
 from servax_registry.settings import Settings
@@ -80,6 +81,7 @@ class RegistryServer:
         self._examiner = (
             Examiner(self._database, blobs, metadata.version("jax")) if settings.trials else None
         )
+        self._notifier = Notifier(self._database)
         self._server.start()
         for service in ("", _SERVICE):
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
@@ -105,6 +107,7 @@ class RegistryServer:
         self._sweeper.close()
         if self._examiner:
             self._examiner.close()
+        self._notifier.close()
         self._database.close()
 
 

@@ -41,20 +41,21 @@ class Changes:
         detail: str = "",
     ) -> None:
         """Note what this unit of work does; see Change."""
-        self._session.add(
-            ChangeRow(
-                time=datetime.now(UTC),
-                actor=actor,
-                action=action.value,
-                model=model,
-                version=version,
-                alias=alias,
-                previous_version=previous_version,
-                detail=detail,
-            )
+        row = ChangeRow(
+            time=datetime.now(UTC),
+            actor=actor,
+            action=action.value,
+            model=model,
+            version=version,
+            alias=alias,
+            previous_version=previous_version,
+            detail=detail,
         )
+        self._session.add(row)
         # In the order of the calls, whatever else the session has to write.
         self._session.flush()
+        # Those who observe the database are told once it is committed.
+        self._session.info.setdefault("changes", []).append(_change(row))
 
     def since(self, revision: int, limit: int, model: str = "", alias: str = "") -> Recent:
         """Give at most `limit` changes of a higher revision, of one model and alias where named."""

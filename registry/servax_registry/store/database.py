@@ -1,6 +1,6 @@
 """Units of work on the database, and the schema's migrations."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +20,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.orm import Session
 
+from servax_registry.artifact import Change
 from servax_registry.errors import DatabaseUnusable, StorageUnavailable, listed
 from servax_registry.store import postgresql, sqlite
 
@@ -43,6 +44,7 @@ class Database:
         self._dialect = _DIALECTS[self._engine.dialect.name]
         self._reading = self._engine.execution_options(**self._dialect.READ_OPTIONS)
         self._sqlite = sqlite.Writers(self._engine) if self._dialect is sqlite else None
+        self._observers: list[Callable[[Sequence[Change]], None]] = []
 
     @property
     def location(self) -> str:
@@ -68,6 +70,16 @@ class Database:
         """
         with self._translating(), self._write(durable=durable, alone=alone) as session:
             yield session
+        if changes := session.info.get("changes"):
+            for observer in self._observers:
+                observer(changes)
+
+    def observe(self, observer: Callable[[Sequence[Change]], None]) -> None:
+        """Let `observer` be told, from now on, what every unit of work of this process changed.
+
+        It is called once the changes are committed, and must neither block nor raise.
+        """
+        self._observers.append(observer)
 
     def migrate(self) -> None:
         """Bring the schema up to date, or create it; any number of processes may do so at once.
