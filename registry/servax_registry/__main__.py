@@ -12,7 +12,7 @@ from datetime import timedelta
 import click
 import structlog
 
-from servax_registry.cli import maintenance, webhooks
+from servax_registry.cli import backups, maintenance, webhooks
 from servax_registry.errors import AddressUnusable, BlobsUnusable, DatabaseUnusable
 from servax_registry.server import is_serving
 from servax_registry.server import serve as serving
@@ -191,7 +191,7 @@ def _configure_logging() -> None:
     )
 
 
-for command in (*maintenance.COMMANDS, *webhooks.COMMANDS):
+for command in (*maintenance.COMMANDS, *backups.COMMANDS, *webhooks.COMMANDS):
     main.add_command(command)
 
 

@@ -26,6 +26,7 @@
     ├── StorageFull
     ├── DatabaseUnusable
     ├── BlobsUnusable
+    ├── BackupFailed
     └── AddressUnusable
 
 Every message is written for the caller: it names the thing, the value and the remedy.
@@ -149,6 +150,10 @@ class DatabaseUnusable(RegistryError):
 
 class BlobsUnusable(RegistryError):
     """The place for blobs cannot be opened, read or written; the registry does not start."""
+
+
+class BackupFailed(RegistryError):
+    """A backup cannot be made, or is none."""
 
 
 class AddressUnusable(RegistryError):

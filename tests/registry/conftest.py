@@ -169,11 +169,17 @@ def blobs_url(request, tmp_path):
 
 
 @pytest.fixture(params=["SQLite", *at_hand("PostgreSQL")])
-def backend(request, blobs_url, tmp_path):
-    """Every combination of databases and places for blobs that is at hand."""
+def database_url(request, tmp_path):
+    """Each kind of database that is at hand."""
     if request.param == "PostgreSQL":
-        return Backend(request.getfixturevalue("postgresql"), blobs_url)
-    return Backend(f"sqlite:///{tmp_path / 'registry.db'}", blobs_url)
+        return request.getfixturevalue("postgresql")
+    return f"sqlite:///{tmp_path / 'registry.db'}"
+
+
+@pytest.fixture
+def backend(database_url, blobs_url):
+    """Every combination of databases and places for blobs that is at hand."""
+    return Backend(database_url, blobs_url)
 
 
 @pytest.fixture

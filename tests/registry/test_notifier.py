@@ -48,6 +48,12 @@ class Hook:
 
 
 @pytest.fixture
+def url(database_url):
+    """Every kind of database."""
+    return database_url
+
+
+@pytest.fixture
 def hook():
     """A webhook that answers 200 unless it is told otherwise."""
 

@@ -94,11 +94,12 @@ def check(url: str, blobs_url: str | None, as_json: bool) -> None:
     with opened(url) as database, progress_bar("check") as report:
         checking = Check(database, blobs_url, report)
         problems = list(checking.run())
-    print_check(checking, problems, as_json=as_json)
+    if not print_check(checking, problems, as_json=as_json):
+        sys.exit(1)
 
 
-def print_check(checking: Check, problems: Sequence[Problem], *, as_json: bool) -> None:
-    """Print what a check found, and end the command with 1 where it is not harmless."""
+def print_check(checking: Check, problems: Sequence[Problem], *, as_json: bool) -> bool:
+    """Print what a check found; tell whether nothing worse than harmless is wrong."""
     if as_json:
         print_json(
             {
@@ -115,8 +116,7 @@ def print_check(checking: Check, problems: Sequence[Problem], *, as_json: bool) 
             f"{len(problems) or 'no'} problem{'s' * (len(problems) != 1)}; {checking.count} blobs "
             f"({decimal(checking.bytes)}) were read"
         )
-    if not all(problem.harmless for problem in problems):
-        sys.exit(1)
+    return all(problem.harmless for problem in problems)
 
 
 COMMANDS = (gc, check)
