@@ -10,6 +10,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from servax_registry import errors
+from servax_registry.servicer import actor_of
 
 _STATUS: dict[type[errors.RegistryError], grpc.StatusCode] = {
     errors.NotFound: grpc.StatusCode.NOT_FOUND,
@@ -37,6 +38,9 @@ _MAKERS: dict[tuple[bool, bool], Callable[..., "grpc.RpcMethodHandler[Any, Any]"
 
 # A status travels in the trailers, which may have 8 KiB; every non-ASCII byte takes three.
 _MESSAGE_LIMIT = 2000
+
+# How the names of methods begin that change nothing; workers call them over and over.
+_READS = ("Find", "Get", "List", "Read")
 
 _log = structlog.get_logger(__name__)
 
@@ -72,12 +76,14 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         read = partial(map, parse) if handler.request_streaming else parse
 
         def respond(request: Any, context: grpc.ServicerContext) -> Any:
-            with _answering(method, context):
-                return answer(read(request), context)
+            with _answering(method, context) as asked:
+                asked.append(read(request))
+                return answer(asked[0], context)
 
         def stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            with _answering(method, context):
-                yield from answer(read(request), context)
+            with _answering(method, context) as asked:
+                asked.append(read(request))
+                yield from answer(asked[0], context)
 
         make = _MAKERS[handler.request_streaming, handler.response_streaming]
         return make(
@@ -88,10 +94,13 @@ class ErrorInterceptor(grpc.ServerInterceptor):
 
 
 @contextmanager
-def _answering(method: str, context: grpc.ServicerContext) -> Iterator[None]:
+def _answering(method: str, context: grpc.ServicerContext) -> Iterator[list[Any]]:
+    """Answer what the block raises; it puts the request into the list that it is given."""
+    asked: list[Any] = []
     try:
-        yield
+        yield asked
     except errors.RegistryError as error:
+        _report(method, context, asked, error)
         _abort(context, status_of(error), str(error))
     except DecodeError:
         _abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"this is no request to {method}")
@@ -100,6 +109,22 @@ def _answering(method: str, context: grpc.ServicerContext) -> Iterator[None]:
     except Exception:
         _log.exception("unexpected error", method=method)
         _abort(context, grpc.StatusCode.INTERNAL, "internal error; the registry's log tells more")
+
+
+def _report(
+    method: str, context: grpc.ServicerContext, asked: list[Any], error: errors.RegistryError
+) -> None:
+    """Log what an operator wants to know: changes that are refused, and damage."""
+    name, status = method.rpartition("/")[2], status_of(error)
+    if name.startswith(_READS) and status is not grpc.StatusCode.DATA_LOSS:
+        return
+    try:
+        actor = actor_of(context)
+    except errors.InvalidName:
+        actor = context.peer()
+    models = [request.model for request in asked if hasattr(request, "model")]
+    facts = {"model": models[0]} if models else {}
+    _log.warning("refused", call=name, actor=actor, **facts, status=status.name, reason=str(error))
 
 
 def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, message: str) -> NoReturn:

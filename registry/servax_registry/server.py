@@ -1,16 +1,18 @@
 """Wires the registry together and serves it."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import metadata
 
 import grpc
+import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from servax_proto.v1 import registry_pb2, registry_pb2_grpc
+from servax_registry.artifact import Change
 from servax_registry.convert import size_of
 from servax_registry.errors import AddressUnusable
 from servax_registry.examiner import Examiner
@@ -22,6 +24,8 @@ from servax_registry.settings import Settings
 from servax_registry.store.blobs import BlobStore
 from servax_registry.store.database import Database
 from servax_registry.store.sweeper import Sweeper
+
+_log = structlog.get_logger(__name__)
 
 _SERVICE = registry_pb2.DESCRIPTOR.services_by_name["Registry"].full_name
 
@@ -52,6 +56,7 @@ class RegistryServer:
         self._settings = settings
         self._database = Database(settings.database)
         self._database.migrate()
+        self._database.observe(_log_changes)
         self.database = self._database.location
         blobs = BlobStore(self._database, settings.blobs)
         registry = Registry(
@@ -109,6 +114,17 @@ class RegistryServer:
             self._examiner.close()
         self._notifier.close()
         self._database.close()
+
+
+def _log_changes(changes: Sequence[Change]) -> None:
+    for change in changes:
+        about = {"model": change.model, "version": change.version, "alias": change.alias}
+        _log.info(
+            change.action.value,
+            actor=change.actor,
+            **{name: value for name, value in about.items() if value},
+            revision=change.revision,
+        )
 
 
 def _probe(host: str, port: int) -> None:

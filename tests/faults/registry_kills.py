@@ -148,36 +148,37 @@ class Registry:
 
     def __init__(self, folder: Path) -> None:
         self._url = f"sqlite:///{folder / 'registry.db'}"
+        self._log = folder / "registry.log"
         self.address = "127.0.0.1:0"
 
     def launch(self) -> None:
         """Start it, without waiting until it serves."""
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "servax_registry", "serve"),
-                *("--db", self._url, "--listen", self.address, "--no-trials"),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "servax_registry", "serve"),
+                    *("--db", self._url, "--listen", self.address, "--no-trials"),
+                ],
+                stdout=log,
+            )
 
     def await_serving(self) -> None:
         """Wait until it serves."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the registry did not start again"
-        self.address = json.loads(line)["address"]
+        while "\n" not in (logged := self._log.read_text()):
+            assert self._process.poll() is None, "the registry did not start again"
+            time.sleep(0.01)
+        self.address = json.loads(logged.partition("\n")[0])["address"]
 
     def abandon(self) -> None:
         """Kill it, whatever its state."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
 
     def end(self, number: signal.Signals) -> None:
         """Send a signal and wait for the end; whatever it logged meanwhile is a fault."""
         self._process.send_signal(number)
-        logged, _ = self._process.communicate()
-        faults = [line for line in logged.splitlines() if '"level": "error"' in line]
+        self._process.wait()
+        faults = [line for line in self._log.read_text().splitlines() if '"level": "error"' in line]
         assert not faults, faults
 
 

@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 import grpc
 import numpy as np
 import pytest
+import structlog
 from click.testing import CliRunner
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -385,3 +386,42 @@ def test_it_logs_one_line_when_it_serves(process):
 
     assert process.address.startswith("127.0.0.1:")
     assert [json.loads(line)["event"] for line in lines] == ["stopping"]
+
+
+def test_changes_and_refusals_are_logged(url, connect, constant):
+    """Whoever changes something, or is refused it, is in the log by name; readers are not."""
+    with (
+        serve(Settings(url, "127.0.0.1:0")) as server,
+        structlog.testing.capture_logs() as logged,
+    ):
+        registry = connect(server.address)
+        metadata = [("servax-actor", "ada")]
+        program = registry.write(constant)
+        registry.api.PublishVersion(
+            registry_pb2.PublishVersionRequest(
+                model="m",
+                programs=[registry_pb2.ProgramSource(digest=program)],
+                aliases=["production"],
+            ),
+            metadata=metadata,
+        )
+        with registry.refuses(StatusCode.FAILED_PRECONDITION, "alias"):
+            request = registry_pb2.DeleteVersionRequest(model="m", version=1)
+            registry.api.DeleteVersion(request, metadata=metadata)
+        with registry.refuses(StatusCode.NOT_FOUND, "m2"):
+            registry.api.GetModel(registry_pb2.GetModelRequest(model="m2"))
+
+    published, pointed, refused = logged
+    about = {"log_level": "info", "actor": "ada", "model": "m", "version": 1}
+    assert published == {"event": "publish", **about, "revision": 1}
+    assert pointed == {"event": "set alias", **about, "alias": "production", "revision": 2}
+    assert refused == {
+        "event": "refused",
+        "log_level": "warning",
+        "call": "DeleteVersion",
+        "actor": "ada",
+        "model": "m",
+        "status": "FAILED_PRECONDITION",
+        "reason": refused["reason"],
+    }
+    assert "version 1 of model 'm' has the alias" in refused["reason"]
