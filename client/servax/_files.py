@@ -20,7 +20,8 @@ def digest_of(data: bytes | bytearray | memoryview) -> str:
 
 
 @contextlib.contextmanager
-def _reported(action: Literal["read", "write"], path: Path) -> Iterator[None]:
+def reported(action: Literal["read", "write"], path: Path) -> Iterator[None]:
+    """Raise FileError, with the path and the system's reason, in place of OSError."""
     try:
         yield
     except OSError as error:
@@ -58,7 +59,7 @@ class FileSource:
         self._state = self._stat()
 
     def _stat(self) -> tuple[int, int, int, int]:
-        with _reported("read", self._path):
+        with reported("read", self._path):
             stat = self._path.stat()
         return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
@@ -73,7 +74,7 @@ class FileSource:
     def read(self, offset: int) -> Iterator[bytes]:
         """Read from `offset` on; the last chunk comes only if the file has not changed."""
         size = self._state[2]
-        with _reported("read", self._path), self._path.open("rb") as file:
+        with reported("read", self._path), self._path.open("rb") as file:
             file.seek(offset)
             while offset < size:
                 chunk = file.read(min(CHUNK_BYTES, size - offset))
@@ -126,7 +127,7 @@ def source(origin: Content, name: str) -> Source:
 
 def make_directory(path: Path) -> None:
     """Make a directory, and those above it, where they are not there yet."""
-    with _reported("write", path):
+    with reported("write", path):
         path.mkdir(parents=True, exist_ok=True)
 
 
@@ -143,12 +144,12 @@ class PartFile:
         self._report = report
         self._sha256 = hashlib.sha256()
         self.offset = 0
-        with _reported("write", self._destination):
+        with reported("write", self._destination):
             replaceable = self._destination.is_file() or not self._destination.exists()
         if not replaceable:
             # The part would take the place of a device, such as /dev/null.
             raise FileError(f"cannot write {str(self._destination)!r}: it is no regular file")
-        with _reported("write", self._part):
+        with reported("write", self._part):
             self._file: BinaryIO = self._part.open("a+b")
             self._take_up()
         self.resumed = self.offset > 0
@@ -163,7 +164,7 @@ class PartFile:
 
     def restart(self) -> None:
         """Drop what there is."""
-        with _reported("write", self._part):
+        with reported("write", self._part):
             self._file.truncate(0)
         self._sha256 = hashlib.sha256()
         self.offset = 0
@@ -174,7 +175,7 @@ class PartFile:
         if self.offset + len(data) > self._blob.size:
             self._discard()
             raise DataLoss(f"{self._blob.digest}: more than its {self._blob.size} bytes arrived")
-        with _reported("write", self._part):
+        with reported("write", self._part):
             self._file.write(data)
         self._sha256.update(data)
         self.offset += len(data)
@@ -195,7 +196,7 @@ class PartFile:
         if not self.intact:
             self._discard()
             raise DataLoss(f"the bytes that arrived are not those of {self._blob.digest}")
-        with _reported("write", self._destination):
+        with reported("write", self._destination):
             self._file.flush()
             os.fsync(self._file.fileno())
             self._part.replace(self._destination)
@@ -207,10 +208,10 @@ class PartFile:
         return self._destination
 
     def _discard(self) -> None:
-        with _reported("write", self._part):
+        with reported("write", self._part):
             self._part.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the file; what there is stays, to be continued."""
-        with _reported("write", self._part):
+        with reported("write", self._part):
             self._file.close()

@@ -14,8 +14,8 @@ import grpc.aio
 from numpy.typing import ArrayLike, NDArray
 
 from servax._blocking import Channels
+from servax._calls import layouts, transfers
 from servax._calls import registry as registry_calls
-from servax._calls import transfers
 from servax._calls import worker as worker_calls
 from servax._calls.endpoints import DEFAULT_TIMEOUT, Endpoints
 from servax._calls.methods import channel_options
@@ -282,6 +282,32 @@ class AsyncClient:
         return self._pages(
             lambda token: registry_calls.list_changes(model, alias, token or str(since), seconds)
         )
+
+    async def export_versions(
+        self,
+        references: Iterable[str | ModelReference],
+        directory: FilePath,
+        *,
+        progress: ProgressCallback | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> list[Version]:
+        """As `Client.export_versions`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(
+            layouts.export_versions(references, directory, seconds, progress)
+        )
+
+    async def import_versions(
+        self,
+        directory: FilePath,
+        *,
+        aliases: bool = False,
+        progress: ProgressCallback | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> dict[str, Version]:
+        """As `Client.import_versions`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(layouts.import_versions(directory, aliases, seconds, progress))
 
     async def predict(
         self,

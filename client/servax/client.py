@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar
 from numpy.typing import ArrayLike, NDArray
 
 from servax._blocking import Channels
+from servax._calls import layouts, transfers
 from servax._calls import registry as registry_calls
-from servax._calls import transfers
 from servax._calls import worker as worker_calls
 from servax._calls.endpoints import DEFAULT_TIMEOUT, Endpoints
 from servax._calls.steps import Call, Sleep, Step, Steps, Work
@@ -329,6 +329,45 @@ class Client:
         return self._pages(
             lambda token: registry_calls.list_changes(model, alias, token or str(since), seconds)
         )
+
+    def export_versions(
+        self,
+        references: Iterable[str | ModelReference],
+        directory: FilePath,
+        *,
+        progress: ProgressCallback | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> list[Version]:
+        """Write versions into a directory, for `import_versions` of another registry.
+
+        The directory is an OCI image layout, in which every version is an image manifest, so that
+        tools for container images can carry it. What it holds already, of an export that was
+        broken off or of earlier ones, is verified and stays. Raises `NotFound`, `FileError`, and
+        `DataLoss` where bytes do not match their digest.
+
+            client.export_versions(["mnist@production", "lm:3"], "models")
+        """
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(layouts.export_versions(references, directory, seconds, progress))
+
+    def import_versions(
+        self,
+        directory: FilePath,
+        *,
+        aliases: bool = False,
+        progress: ProgressCallback | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> dict[str, Version]:
+        """Publish all versions of a directory, and give them by the names that they had: `lm:3`.
+
+        Each gets the next number of its model here; with `aliases`, the aliases that it had point
+        to it. What the registry has already is not sent, and a version that was imported before is
+        found again instead of published twice. Raises `InvalidArgument` where the directory holds
+        none, `FileError`, and `DataLoss`, before any of it is sent, for a file that is not what its
+        digest says.
+        """
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(layouts.import_versions(directory, aliases, seconds, progress))
 
     def predict(
         self,

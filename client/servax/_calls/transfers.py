@@ -38,9 +38,22 @@ def _pause(failures: int) -> float:
     return float(min(0.1 * 2**failures, 5) * random.uniform(0.5, 1))
 
 
-def upload(source: Source, timeout: float | None, report: ProgressCallback | None) -> Steps[Blob]:
-    """Hash a source and store it, sending only what the registry lacks."""
+def upload(
+    source: Source,
+    timeout: float | None,
+    report: ProgressCallback | None,
+    expected: Blob | None = None,
+) -> Steps[Blob]:
+    """Hash a source and store it, sending only what the registry lacks.
+
+    Raises DataLoss, before anything is sent, where it is not the expected blob.
+    """
     blob = yield from work(partial(source.blob, report))
+    if expected is not None and blob != expected:
+        raise DataLoss(
+            f"{source.name} is damaged: it has {blob.size} bytes of the digest {blob.digest}, not "
+            f"{expected.size} of {expected.digest}"
+        )
     begun = False
     furthest = offset = failures = 0
     while True:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from servax.cli import queries, registry, worker
+from servax.cli import layouts, queries, registry, worker
 from servax.errors import DeadlineExceeded, InvalidReference, NotFound, ServaxError, Unreachable
 
 INTERRUPTED = 130
@@ -42,5 +42,5 @@ def main() -> None:
     """
 
 
-for command in (*registry.COMMANDS, *queries.COMMANDS, *worker.COMMANDS):
+for command in (*registry.COMMANDS, *queries.COMMANDS, *layouts.COMMANDS, *worker.COMMANDS):
     main.add_command(command)
