@@ -20,6 +20,7 @@ from servax_worker.assembly import Assembler
 from servax_worker.dispatch import Dispatcher
 from servax_worker.errors import CannotServe, InvalidInput
 from servax_worker.metrics import Metrics
+from servax_worker.planning import Planner
 from servax_worker.plans import Plans
 from servax_worker.runtime import Runtime
 from servax_worker.settings import Settings
@@ -159,8 +160,8 @@ def test_callers_see_a_fixed_batch_as_any(assembled, fixed):
 def test_a_restart_does_not_measure_again(assembled, embedding, monkeypatch):
     """What was found out about a program is kept, and read in the same circumstances only."""
     measured = []
-    tune = Assembler._tune
-    monkeypatch.setattr(Assembler, "_tune", lambda *args: measured.append(1) or tune(*args))
+    tune = Planner._tune
+    monkeypatch.setattr(Planner, "_tune", lambda *args: measured.append(1) or tune(*args))
 
     async def scenario(**changes):
         async with assembled(embedding, Batching("b", 4), **changes) as signature:

@@ -2,10 +2,9 @@
 
 import asyncio
 import itertools
-import os
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date
@@ -15,8 +14,7 @@ from typing import TypeVar
 
 import structlog
 
-from servax.types import ServedState, Signature, Version
-from servax_worker.batch import Bucket, Key
+from servax.types import ServedState, Version
 from servax_worker.blobs import open_mapped
 from servax_worker.dispatch import Dispatcher
 from servax_worker.errors import CannotServe, InvalidInput
@@ -27,21 +25,15 @@ from servax_worker.loaded import LoadedSignature
 from servax_worker.memory import MemoryBudget, Reservation
 from servax_worker.metrics import Metrics
 from servax_worker.placement import Weights
+from servax_worker.planning import Compile, Planner
 from servax_worker.plans import Plans
 from servax_worker.runtime import Executable, Program, Runtime
 from servax_worker.settings import Settings
-from servax_worker.signature import SignatureChecker, fixed_rows
-from servax_worker.tuning import Plan, tune
-from servax_worker.warmup import choose_batches, choose_rows, choose_sizes
+from servax_worker.signature import SignatureChecker
 from servax_worker.weights import map_weights
 
 T = TypeVar("T")
 Report = Callable[[ServedState, str], None]
-_Compile = Callable[[Mapping[str, int]], Awaitable[Executable]]
-_Choice = tuple[dict[str, int], list[int]]
-
-_MOST_ROWS = 256
-"""The most rows that are tried together where nobody says more."""
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +61,7 @@ class Assembler:
         self._runtime = runtime
         self._dispatcher = dispatcher
         self._metrics = metrics
-        self._plans = plans
+        self._planner = Planner(runtime, dispatcher, plans, settings)
         self._settings = settings
         self._memory = memory
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
@@ -119,8 +111,10 @@ class Assembler:
             blob = open_mapped(files[signature.program.digest])
             name = f"{version.model}:{version.number}"
             program = await self._load(partial(self._runtime.load, blob, signature, name))
-            checker = SignatureChecker(self._served(signature), program.constraints)
-            prepared.append((program, checker, await self._load(partial(self._choices, checker))))
+            checker = SignatureChecker(self._planner.served(signature), program.constraints)
+            prepared.append(
+                (program, checker, await self._load(partial(self._planner.choices, checker)))
+            )
 
         total = sum(len(rows) for _, _, choices in prepared for _, rows in choices)
         counting = itertools.count(1)
@@ -130,12 +124,12 @@ class Assembler:
             compilers[checker.signature.name] = compile
 
             def compile_now(
-                sizes: Mapping[str, int], compile: _Compile = compile
+                sizes: Mapping[str, int], compile: Compile = compile
             ) -> Awaitable[Executable]:
                 report(ServedState.COMPILING, f"compiling {next(counting)} of up to {total}")
                 return compile(sizes)
 
-            plan, compiled = await self._plan(checker, choices, compile_now)
+            plan, compiled = await self._planner.plan(checker, choices, compile_now)
             executables = Executables(
                 self._settings.max_executables,
                 self._compiler(version, program, weights, self._on_demand),
@@ -195,131 +189,9 @@ class Assembler:
         }
         return Weights(map_weights(specs, shards))
 
-    def _served(self, signature: Signature) -> Signature:
-        """The signature without its declaration of batching, where the operator turned it off.
-
-        A fixed number of rows goes on being padded and cut, or else nobody could call it.
-        """
-        if self._settings.batching or fixed_rows(signature) is not None:
-            return signature
-        return replace(signature, batching=None)
-
-    def _choices(self, checker: SignatureChecker) -> list[_Choice]:
-        """What to compile for: sizes of all symbols but the one that counts rows, and rows."""
-        settings, name = self._settings, checker.signature.name
-        if checker.row_symbol:
-            choices = choose_batches(
-                checker.symbols,
-                checker.row_symbol,
-                settings.warm_up,
-                self._rows(checker),
-                checker.allows,
-            )
-        else:
-            sizes = choose_sizes(checker.symbols, settings.warm_up, checker.allows)
-            choices = [(each, [1]) for each in sizes]
-        if not choices:
-            raise CannotServe(
-                f"no small sizes of {', '.join(checker.symbols)} meet the constraints of signature "
-                f"'{name}' ({'; '.join(map(str, checker.constraints))}): name some with --warm-up"
-            )
-        count = sum(len(rows) for _, rows in choices)
-        if count > settings.max_executables:
-            raise CannotServe(
-                f"{count} sizes of signature '{name}' to warm up, at most "
-                f"{settings.max_executables}: change --warm-up or --max-executables"
-            )
-        return choices
-
-    def _rows(self, checker: SignatureChecker) -> Sequence[int]:
-        """The numbers of rows to try."""
-        assert checker.signature.batching is not None
-        most = checker.signature.batching.max_rows
-        if checker.fixed:
-            return [most]
-        if named := self._settings.warm_up.get(checker.row_symbol):
-            return sorted({rows for rows in named if not most or rows <= most} or {most})
-        wanted = self._settings.max_batch_rows or _MOST_ROWS
-        return choose_rows(min(wanted, most or wanted))
-
-    async def _plan(
-        self,
-        checker: SignatureChecker,
-        choices: Sequence[_Choice],
-        compile: _Compile,
-    ) -> tuple[Plan, list[Executable]]:
-        """How to call the signature, and what is compiled for that.
-
-        What was measured in the same circumstances before is not measured again.
-        """
-        circumstances = {
-            "program": checker.signature.program.digest,
-            "choices": choices,
-            "as told": self._told(checker),
-            "jax": self._runtime.jax_version,
-            "device": [self._runtime.platform, self._runtime.device, _cores()],
-        }
-        symbol = checker.row_symbol
-        if (plan := self._plans.find(circumstances)) is not None:
-            return plan, [
-                await compile(_with_rows(key, symbol, rows))
-                for key, buckets in plan.buckets.items()
-                for rows, _ in buckets
-            ]
-        compiled: dict[tuple[Key, int], Executable] = {}
-        plan = await self._tune(checker, choices, compile, compiled)
-        self._plans.keep(circumstances, plan)
-        return plan, [
-            compiled[key, rows] for key, buckets in plan.buckets.items() for rows, _ in buckets
-        ]
-
-    async def _tune(
-        self,
-        checker: SignatureChecker,
-        choices: Sequence[_Choice],
-        compile: _Compile,
-        compiled: dict[tuple[Key, int], Executable],
-    ) -> Plan:
-        symbol, side_by_side, pace = checker.row_symbol, 1, 0.0
-        buckets: dict[Key, tuple[Bucket, ...]] = {}
-        refusal: InvalidInput | None = None
-        for sizes, rows in choices:
-            key = tuple((name, sizes[name]) for name in checker.symbols if name != symbol)
-
-            async def prepare(count: int, key: Key = key) -> Callable[[], object]:
-                executable = await compile(_with_rows(key, symbol, count))
-                compiled[key, count] = executable
-                return partial(executable, checker.example(executable.sizes))
-
-            try:
-                side_by_side, buckets[key] = await tune(
-                    rows,
-                    prepare,
-                    self._dispatcher,
-                    most_at_once=_cores(),
-                    cut=not self._told(checker),
-                )
-            except InvalidInput as error:
-                # Whether a program takes a size is known only once it was compiled for it.
-                refusal = error
-                continue
-            pace = min(seconds / rows for rows, seconds in buckets[key]) / side_by_side
-            if self._settings.max_batch_rows:  # as many as there are, whatever was measured
-                buckets[key] = tuple(Bucket(rows, 1.0) for rows, _ in buckets[key])
-        if not buckets:
-            raise CannotServe(
-                f"signature '{checker.signature.name}' compiles for none of {list(choices)}: "
-                f"{refusal}"
-            )
-        return Plan(side_by_side, pace, buckets)
-
-    def _told(self, checker: SignatureChecker) -> bool:
-        """Whether the operator says how many rows run together."""
-        return bool(self._settings.max_batch_rows) or checker.row_symbol in self._settings.warm_up
-
     def _compiler(
         self, version: Version, program: Program, weights: Weights, executor: ThreadPoolExecutor
-    ) -> _Compile:
+    ) -> Compile:
         labels = (version.model, str(version.number), program.signature.name)
 
         def compile(sizes: Mapping[str, int]) -> Executable:
@@ -353,7 +225,7 @@ class Assembler:
             outputs = await self._dispatcher.run(partial(executable, example))
             checker.check_outputs(outputs, executable.sizes)
 
-    async def _try_golden(self, loaded: LoadedSignature, golden: Golden, compile: _Compile) -> None:
+    async def _try_golden(self, loaded: LoadedSignature, golden: Golden, compile: Compile) -> None:
         try:
             sizes = loaded.checker.check(golden.inputs)
         except InvalidInput as error:
@@ -362,11 +234,3 @@ class Assembler:
             loaded.executables.add(await compile(sizes))
         result = await loaded.call(golden.inputs, sizes, None)
         golden.check(result.outputs)
-
-
-def _with_rows(key: Key, symbol: str, rows: int) -> dict[str, int]:
-    return {**dict(key), symbol: rows} if symbol else dict(key)
-
-
-def _cores() -> int:
-    return getattr(os, "process_cpu_count", os.cpu_count)() or 1

@@ -87,15 +87,18 @@ class Dispatcher:
 
     def _give(self) -> None:
         self._giving = True
-        while self._asking and self._asking[0].share <= self._free:
-            source = self._asking.popleft()
-            job = source.take()
-            if job is None:
-                continue
-            self._free -= source.share
-            running = asyncio.get_running_loop().run_in_executor(self._executor, job.run)
-            running.add_done_callback(partial(self._end, job, source.share))
-        self._giving = False
+        try:
+            while self._asking and self._asking[0].share <= self._free:
+                source = self._asking.popleft()
+                if (job := source.take()) is not None:
+                    self._begin(job, source.share)
+        finally:
+            self._giving = False
+
+    def _begin(self, job: Job, share: float) -> None:
+        self._free -= share
+        running = asyncio.get_running_loop().run_in_executor(self._executor, job.run)
+        running.add_done_callback(partial(self._end, job, share))
 
     def _end(self, job: Job, share: float, _: "asyncio.Future[None]") -> None:
         self._free += share
