@@ -305,7 +305,7 @@ def test_a_call_that_would_be_late_is_refused_at_once(world):
     w = world(pace=3.0)
     alone = w.call(1, deadline=1.0)
 
-    refused, accepted = w.call(2, deadline=5.9), w.call(3, deadline=6.1)
+    refused, accepted = w.call(2, deadline=7.4), w.call(3, deadline=7.6)
 
     with pytest.raises(Overloaded, match="longer than its deadline"):
         refused.result()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from servax_worker.warmup import choose_sizes
+from servax_worker.warmup import choose_batches, choose_rows, choose_sizes
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,25 @@ from servax_worker.warmup import choose_sizes
 def test_choice(symbols, wanted, allowed, chosen):
     """Wanted sizes are combined, defaults fill in, and only what is allowed is chosen."""
     assert choose_sizes(symbols, wanted, allowed) == chosen
+
+
+@pytest.mark.parametrize(
+    ("limit", "rows"), [(1, [1]), (2, [1, 2]), (8, [1, 2, 4, 8]), (12, [1, 2, 4, 8, 12])]
+)
+def test_rows_to_try(limit, rows):
+    """Powers of two up to the limit, which is tried too."""
+    assert choose_rows(limit) == rows
+
+
+@pytest.mark.parametrize(
+    ("wanted", "allowed", "chosen"),
+    [
+        ({}, lambda s: True, [({"t": 1}, [1, 2, 4])]),
+        ({"t": (5, 6)}, lambda s: True, [({"t": 5}, [1, 2, 4]), ({"t": 6}, [1, 2, 4])]),
+        ({}, lambda s: s["b"] <= 2 and s["t"] >= 3, [({"t": 3}, [1, 2])]),
+        ({}, lambda s: s["b"] % 96 == 0, [({"t": 96}, [96])]),
+    ],
+)
+def test_batches_to_try(wanted, allowed, chosen):
+    """For every choice of the other sizes, the rows that are allowed with it."""
+    assert choose_batches(("b", "t"), "b", wanted, (1, 2, 4), allowed) == chosen

@@ -28,6 +28,7 @@ from servax_worker.rows import Arrays
 # A few microseconds each, and measured: with fewer, hardly any of 64 callers of a small model share
 # a batch, because a request takes many steps from the network to here.
 _QUIET_STEPS = 8
+_MARGIN = 1.25  # else half of those who wait as long as they can would be late
 _SMOOTHING = 0.1  # how much of a new measurement the pace takes on
 
 
@@ -66,7 +67,8 @@ class Batcher:
         self._groups: OrderedDict[Key, Group] = OrderedDict()
         self._alone: deque[Batch] = deque()
         self._waiting = 0
-        self._rows = 0
+        self._rows = 0  # that wait
+        self._running = 0  # rows, too
         self._asked = False
         self._arrived = 0
         self._gathering = False
@@ -136,14 +138,15 @@ class Batcher:
         now = self._clock()
         if self._closed:
             raise _closed()
-        wait = self._rows * self._pace
+        wait = (self._rows + self._running) * self._pace
         if self._waiting >= self._max_queue:
             raise Overloaded(
                 f"{self._waiting} requests wait for this signature (--max-queue of the worker); "
                 f"they take about {wait:.3f} s",
                 retry_after=wait,
             )
-        if deadline is not None and self._rows and now + wait + rows * self._pace > deadline:
+        until = now + _MARGIN * (wait + rows * self._pace)
+        if deadline is not None and self._rows and until > deadline:
             raise Overloaded(
                 f"the {self._waiting} requests that wait before this one take about {wait:.3f} s, "
                 f"longer than its deadline allows",
@@ -194,6 +197,7 @@ class Batcher:
         while self._alone:
             batch = self._alone.popleft()
             if self._awaited(batch.pieces[0].call, now):
+                self._running += batch.pieces[0].rows
                 return batch
         while self._groups:
             group = next(iter(self._groups.values()))
@@ -227,6 +231,7 @@ class Batcher:
                 call.queue_seconds = now - call.since
             call.taken += count
             self._rows -= count
+            self._running += count
             space -= count
             if not call.left:
                 self._remove(call)
@@ -254,6 +259,7 @@ class Batcher:
         return best
 
     def _settle(self, batch: Batch) -> None:
+        self._running -= sum(piece.rows for piece in batch.pieces)
         self._measure(batch)
         if batch.ran is not None:
             for piece, part in zip(batch.pieces, batch.parts, strict=True):
