@@ -19,6 +19,7 @@ from servax_proto.v1 import prediction_pb2, prediction_pb2_grpc
 from servax_worker.assembly import Assembler
 from servax_worker.dispatch import Dispatcher
 from servax_worker.errors import CannotServe, InvalidInput
+from servax_worker.memory import MemoryBudget
 from servax_worker.metrics import Metrics
 from servax_worker.planning import Planner
 from servax_worker.plans import Plans
@@ -52,7 +53,9 @@ def assembled(runtime, tmp_path, described):
         settings = Settings("", (), tmp_path, **changes)
         dispatcher = Dispatcher()
         plans = Plans(tmp_path / "plans")
-        assembler = Assembler(runtime, dispatcher, metrics or Metrics(), plans, settings)
+        assembler = Assembler(
+            runtime, dispatcher, metrics or Metrics(), plans, MemoryBudget(None), settings
+        )
         try:
             files = {signature.program.digest: path}
             loaded = await assembler.assemble(version, files, lambda state, detail: None)
