@@ -52,23 +52,34 @@ _STREAM = "/servax.v1.Prediction/PredictStream"
 Call = Callable[[], Awaitable[Any]]
 
 
-class Process:
-    """What a process has used so far, from /proc."""
+class Processes:
+    """What a process and those that it started have used so far, from /proc."""
 
     def __init__(self, pid: int):
-        self._directory = Path(f"/proc/{pid}")
+        self._pid = pid
 
     @property
     def cpu(self) -> float:
         """Seconds of CPU time."""
-        fields = (self._directory / "stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        ticks = 0
+        for directory in self._directories():
+            fields = (directory / "stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     @property
     def memory(self) -> float:
         """Resident MiB."""
-        pages = int((self._directory / "statm").read_text().split()[1])
+        pages = sum(int((each / "statm").read_text().split()[1]) for each in self._directories())
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def _directories(self) -> Iterator[Path]:
+        pids = [self._pid]
+        while pids:
+            directory = Path(f"/proc/{pids.pop()}")
+            yield directory
+            for children in directory.glob("task/*/children"):
+                pids += map(int, children.read_text().split())
 
 
 async def calls(call: Call, callers: int, seconds: float) -> list[float]:
@@ -91,7 +102,7 @@ def unary(channel: grpc.aio.Channel, method: str, message: bytes) -> Call:
     return lambda: method_call(message)
 
 
-async def cpu_per_call(process: Process, call: Call, seconds: float) -> float:
+async def cpu_per_call(process: Processes, call: Call, seconds: float) -> float:
     """Seconds of the process's CPU time per call with `CALLERS` callers."""
     await calls(call, CALLERS, 0.3)
     before = process.cpu
@@ -100,7 +111,7 @@ async def cpu_per_call(process: Process, call: Call, seconds: float) -> float:
 
 
 async def cpu_per_streamed(
-    process: Process, channel: grpc.aio.Channel, request: Any, seconds: float
+    process: Processes, channel: grpc.aio.Channel, request: Any, seconds: float
 ) -> float:
     """The same over one stream that has `CALLERS` requests under way."""
     free = asyncio.Queue[int]()
@@ -260,7 +271,7 @@ async def measure(
     single = Direct(mlp, 1, folder)
     for direct in (*batches, single):
         stack.callback(direct.stop)
-    process = Process(pid)
+    process = Processes(pid)
 
     async with grpc.aio.insecure_channel(worker) as channel:
         message = request_of(mlp, 1).SerializeToString()
@@ -268,7 +279,7 @@ async def measure(
         call_transformer = unary(channel, _PREDICT, request_of(transformer, 1).SerializeToString())
         size = len(await call_mlp())
         echo, port = stack.enter_context(_echo(size))
-        echo_process = Process(echo)
+        echo_process = Processes(echo)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as bare:
             call_echo = unary(bare, "/bare/Echo", message)
             found: dict[str, list[tuple[float, float]]] = {}

@@ -99,28 +99,24 @@ def _useful(seconds: Mapping[int, float]) -> int:
 
 
 async def _measure(dispatcher: Dispatcher, call: Callable[[], object], side_by_side: int) -> float:
-    """The seconds that a call takes while so many of them run.
+    """The seconds that a call takes while so many of them run, with what it takes to get there.
 
-    It is the least of several measurements: other work on the machine only ever makes them longer.
+    For a small program that is most of it. It is the least of several measurements: other work on
+    the machine only ever makes them longer.
     """
 
-    def repeat() -> tuple[float, float, int]:
-        began = time.perf_counter()
+    async def repeat(end: float) -> int:
         count = 0
-        while True:
-            call()
+        while not count or time.perf_counter() < end:
+            await dispatcher.run(call, 1 / side_by_side)
             count += 1
-            ended = time.perf_counter()
-            if ended - began >= _SPAN:
-                return began, ended, count
+        return count
 
     await dispatcher.run(call)  # the first one finds cold caches
     least = math.inf
     for _ in range(_REPETITIONS):
-        runs = await asyncio.gather(
-            *(dispatcher.run(repeat, 1 / side_by_side) for _ in range(side_by_side))
-        )
-        # From the first begin to the last end: where they did not overlap, it shows as slow.
-        elapsed = max(ended for _, ended, _ in runs) - min(began for began, _, _ in runs)
-        least = min(least, side_by_side * elapsed / sum(count for _, _, count in runs))
+        began = time.perf_counter()
+        counts = await asyncio.gather(*(repeat(began + _SPAN) for _ in range(side_by_side)))
+        elapsed = time.perf_counter() - began
+        least = min(least, side_by_side * elapsed / sum(counts))
     return least
