@@ -72,7 +72,9 @@ def test_only_the_edges_speak_protobuf(package, module, imported):
 
 
 def test_the_environment_is_read_in_one_place():
-    """No module of a service or of the library reads os.environ: settings come from the CLI."""
+    """No module of a service or of the library reads os.environ: settings come from the CLI. The
+    worker's runtime looks at what XLA, which it starts, is going to read there.
+    """
     readers = [
         str(path.relative_to(ROOT))
         for folder in ROOTS.values()
@@ -81,4 +83,4 @@ def test_the_environment_is_read_in_one_place():
         if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"}
     ]
 
-    assert readers == []
+    assert readers == ["worker/servax_worker/runtime.py"]

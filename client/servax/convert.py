@@ -4,6 +4,7 @@ import enum
 from datetime import UTC, date, datetime
 from typing import TypeVar
 
+from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from servax.types import (
@@ -84,6 +85,22 @@ def _compatibility_to_proto(value: Compatibility) -> artifact_pb2.Compatibility:
     )
 
 
+def _trial_to_proto(trial: Trial) -> artifact_pb2.Trial:
+    return artifact_pb2.Trial(
+        outcome=artifact_pb2.Trial.Outcome.Name(trial.outcome.value),
+        reason=trial.reason,
+        jax_version=trial.jax_version,
+        size=trial.size,
+        ran=trial.ran,
+        flops=trial.flops,
+        accessed_bytes=trial.accessed_bytes,
+        argument_bytes=trial.argument_bytes,
+        result_bytes=trial.result_bytes,
+        temporary_bytes=trial.temporary_bytes,
+        code_bytes=trial.code_bytes,
+    )
+
+
 def _trial_from_proto(message: artifact_pb2.Trial) -> Trial:
     return Trial(
         _member(TrialOutcome, message.outcome),
@@ -113,6 +130,19 @@ def _encoding_from_proto(message: artifact_pb2.Encoding) -> Encoding:
     )
 
 
+def _encoding_to_proto(encoding: Encoding) -> artifact_pb2.Encoding:
+    return artifact_pb2.Encoding(
+        program=blob_to_proto(encoding.program),
+        calling_convention_version=encoding.calling_convention_version,
+        serialization_version=encoding.serialization_version,
+        stablehlo_version=encoding.stablehlo_version,
+        jax_version=encoding.jax_version,
+        compatibility=_compatibility_to_proto(encoding.compatibility),
+        create_time=time_to_proto(encoding.create_time),
+        trial=_trial_to_proto(encoding.trial) if encoding.trial else None,
+    )
+
+
 def _batching_from_proto(message: artifact_pb2.Batching) -> Batching:
     return Batching(message.symbol, message.max_rows)
 
@@ -125,6 +155,25 @@ def batching_to_proto(batching: Batching) -> artifact_pb2.Batching:
 def _tensor_from_proto(message: artifact_pb2.StoredTensor) -> StoredTensor:
     shape = tuple(message.shape)
     return StoredTensor(message.name, message.dtype, shape, message.offset, message.size)
+
+
+def _tensor_to_proto(tensor: StoredTensor) -> artifact_pb2.StoredTensor:
+    return artifact_pb2.StoredTensor(
+        name=tensor.name,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        offset=tensor.offset,
+        size=tensor.size,
+    )
+
+
+def _golden_to_proto(golden: GoldenExample) -> artifact_pb2.GoldenExample:
+    return artifact_pb2.GoldenExample(
+        blob=blob_to_proto(golden.blob),
+        rtol=golden.rtol,
+        atol=golden.atol,
+        tensors=map(_tensor_to_proto, golden.tensors),
+    )
 
 
 def _golden_from_proto(message: artifact_pb2.GoldenExample) -> GoldenExample:
@@ -189,10 +238,60 @@ def signature_to_proto(signature: Signature) -> artifact_pb2.Signature:
     )
 
 
+def _stored_signature_to_proto(signature: Signature) -> artifact_pb2.Signature:
+    message = signature_to_proto(signature)
+    if signature.trial:
+        message.trial.CopyFrom(_trial_to_proto(signature.trial))
+    if signature.golden:
+        message.golden.CopyFrom(_golden_to_proto(signature.golden))
+    message.encodings.extend(map(_encoding_to_proto, signature.encodings))
+    return message
+
+
 def shard_from_proto(message: artifact_pb2.WeightsShard) -> WeightsShard:
     """Give the value of a message."""
     tensors = tuple(map(_tensor_from_proto, message.tensors))
     return WeightsShard(blob_from_proto(message.blob), tensors)
+
+
+def _shard_to_proto(shard: WeightsShard) -> artifact_pb2.WeightsShard:
+    return artifact_pb2.WeightsShard(
+        blob=blob_to_proto(shard.blob), tensors=map(_tensor_to_proto, shard.tensors)
+    )
+
+
+def version_to_proto(version: Version) -> artifact_pb2.Version:
+    """Give the message of a value, as the registry tells it."""
+    origin, deleted = version.copied_from, version.delete_time
+    return artifact_pb2.Version(
+        model=version.model,
+        number=version.number,
+        signatures=map(_stored_signature_to_proto, version.signatures),
+        weights=map(_shard_to_proto, version.weights),
+        description=version.description,
+        labels=version.labels,
+        create_time=time_to_proto(version.create_time),
+        aliases=version.aliases,
+        creator=version.creator,
+        source_revision=version.source_revision,
+        copied_from=(
+            artifact_pb2.VersionName(model=origin.model, version=origin.number) if origin else None
+        ),
+        delete_time=time_to_proto(deleted) if deleted else None,
+    )
+
+
+def version_to_bytes(version: Version) -> bytes:
+    """Give what `version_from_bytes` reads, in this release of Servax and in later ones."""
+    return version_to_proto(version).SerializeToString()
+
+
+def version_from_bytes(data: bytes) -> Version:
+    """Give the value that was written; raises ValueError for anything else."""
+    try:
+        return version_from_proto(artifact_pb2.Version.FromString(data))
+    except DecodeError as error:
+        raise ValueError(f"not a stored version: {error}") from error
 
 
 def version_from_proto(message: artifact_pb2.Version) -> Version:

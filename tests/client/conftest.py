@@ -64,35 +64,6 @@ def make_signature(name="serving_default", program=None, dtype="float32"):
     )
 
 
-def shard_to_proto(shard):
-    """Give the message of a value."""
-    tensors = (
-        artifact_pb2.StoredTensor(
-            name=tensor.name,
-            dtype=tensor.dtype,
-            shape=tensor.shape,
-            offset=tensor.offset,
-            size=tensor.size,
-        )
-        for tensor in shard.tensors
-    )
-    return artifact_pb2.WeightsShard(blob=convert.blob_to_proto(shard.blob), tensors=tensors)
-
-
-def version_to_proto(version):
-    """Give the message of a value."""
-    return artifact_pb2.Version(
-        model=version.model,
-        number=version.number,
-        signatures=map(convert.signature_to_proto, version.signatures),
-        weights=map(shard_to_proto, version.weights),
-        description=version.description,
-        labels=version.labels,
-        create_time=version.create_time,
-        aliases=version.aliases,
-    )
-
-
 def model_to_proto(model):
     """Give the message of a value."""
     return artifact_pb2.Model(
@@ -108,7 +79,7 @@ def model_to_proto(model):
 def to_proto_of():
     """What makes the message of a value, by the value's type."""
     return {
-        Version: version_to_proto,
+        Version: convert.version_to_proto,
         Model: model_to_proto,
         WorkerStatus: convert.worker_status_to_proto,
     }
@@ -196,7 +167,7 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
         if self.publish_failures:
             self.publish_failures -= 1
             context.abort(grpc.StatusCode.UNAVAILABLE, "the answer is lost for the test")
-        return version_to_proto(self.published[request.request_id])
+        return convert.version_to_proto(self.published[request.request_id])
 
     def _keep_silent(self, context):
         if self.silent:
@@ -271,7 +242,7 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
         names = [request.model] if request.model else sorted(self.aliases)
         versions = [version for name in names for version in self._of(name, context)]
         page, token = self._page(versions, request.page_token)
-        versions = map(version_to_proto, page)
+        versions = map(convert.version_to_proto, page)
         return registry_pb2.ListVersionsResponse(versions=versions, next_page_token=token)
 
     def GetVersion(self, request, context):
@@ -282,7 +253,7 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
             number = self.aliases[request.model].get(request.alias)
         for version in versions:
             if version.number == number:
-                return version_to_proto(version)
+                return convert.version_to_proto(version)
         context.abort(grpc.StatusCode.NOT_FOUND, f"no such version of {request.model!r}")
 
     def SetAlias(self, request, context):
@@ -310,7 +281,7 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
         deleted = self.versions.pop((request.model, request.version), None)
         if deleted is None:
             context.abort(grpc.StatusCode.NOT_FOUND, f"no version {request.version}")
-        return version_to_proto(deleted)
+        return convert.version_to_proto(deleted)
 
 
 @dataclass

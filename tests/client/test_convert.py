@@ -1,6 +1,6 @@
 """Messages to and from the values that people see."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -38,17 +38,47 @@ SIGNATURES = st.builds(
 STORED = st.builds(
     types.StoredTensor, TEXTS, TEXTS, st.lists(COUNTS, max_size=3).map(tuple), COUNTS, COUNTS
 )
+NUMBERS = st.floats(0, 1)
+WINDOWS = st.builds(types.Compatibility, TEXTS, st.none() | st.dates(), st.dates(), st.booleans())
+TOLD_BY_REGISTRIES = st.fixed_dictionaries(
+    {
+        "custom_calls": TUPLES,
+        "compatibility": st.none() | WINDOWS,
+        "trial": st.none()
+        | st.builds(
+            types.Trial,
+            *(st.sampled_from(types.TrialOutcome), TEXTS, TEXTS, COUNTS, st.booleans()),
+            *(COUNTS,) * 6,
+        ),
+        "encodings": st.lists(
+            st.builds(types.Encoding, BLOBS, COUNTS, COUNTS, TEXTS, TEXTS, WINDOWS, TIMES),
+            max_size=1,
+        ).map(tuple),
+        "batching": st.none() | st.builds(types.Batching, TEXTS, COUNTS),
+        "golden": st.none()
+        | st.builds(
+            types.GoldenExample, BLOBS, NUMBERS, NUMBERS, st.lists(STORED, max_size=1).map(tuple)
+        ),
+    }
+)
+PUBLISHED = st.builds(
+    lambda signature, more: replace(signature, **more), SIGNATURES, TOLD_BY_REGISTRIES
+)
 SHARDS = st.builds(types.WeightsShard, BLOBS, st.lists(STORED, max_size=2).map(tuple))
 VERSIONS = st.builds(
     types.Version,
     TEXTS,
     COUNTS,
-    st.lists(SIGNATURES, max_size=2).map(tuple),
+    st.lists(PUBLISHED, max_size=2).map(tuple),
     st.lists(SHARDS, max_size=2).map(tuple),
     TEXTS,
     st.dictionaries(TEXTS, TEXTS, max_size=2),
     TIMES,
     TUPLES,
+    TEXTS,
+    TEXTS,
+    st.none() | st.builds(types.VersionName, TEXTS, COUNTS),
+    st.none() | TIMES,
 )
 MODELS = st.builds(
     types.Model, TEXTS, TIMES, COUNTS, COUNTS, st.dictionaries(TEXTS, COUNTS, max_size=2)
@@ -78,6 +108,19 @@ def test_every_value_survives_the_round_trip(to_proto_of, values, from_proto, da
     value = data.draw(values)
 
     assert value == from_proto(to_proto_of[type(value)](value))
+
+
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@given(VERSIONS)
+def test_versions_can_be_stored(version):
+    """A version comes back from its bytes as it was."""
+    assert convert.version_from_bytes(convert.version_to_bytes(version)) == version
+
+
+def test_what_is_no_stored_version_is_refused():
+    """Bytes that hold something else raise a ValueError."""
+    with pytest.raises(ValueError, match="not a stored version"):
+        convert.version_from_bytes(b"\xff\xff")
 
 
 def test_values_have_every_field_of_their_messages():

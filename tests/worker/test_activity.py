@@ -58,6 +58,26 @@ def test_ports_outlive_a_process(activity):
     assert (activity.ports, activity.last_beat, activity.calls()) == ((8500, 8501), 0.0, [])
 
 
+def test_memos_outlive_a_process(share):
+    """The last memo is what is read, whatever came of the process that left it."""
+    writer, reader = share(), share()
+    assert reader.memo == b""
+
+    for memo in (b"long " * 1000, b"short", b""):
+        writer.leave_memo(memo)
+        writer.clear()
+        assert reader.memo == memo
+
+
+def test_a_memo_that_is_too_long_is_refused(activity):
+    """What there is no room for is refused, and the memo before stays."""
+    activity.leave_memo(b"before")
+
+    with pytest.raises(ValueError, match="there is room for 65532"):
+        activity.leave_memo(bytes(1 << 16))
+    assert activity.memo == b"before"
+
+
 def test_more_calls_than_can_be_told_run_all_the_same(activity):
     """Beyond the slots there are, calls run unseen, and slots are given back."""
     barrier = threading.Barrier(101)

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import signal
+import subprocess
 import sys
 import textwrap
 from dataclasses import replace
@@ -59,7 +61,7 @@ def load(inner, tmp_path, monkeypatch):
     """Loads versions one after the other by a script; gives what was reported."""
     monkeypatch.setattr(apart, "_PAUSES", (0.0, 0.0))
 
-    def load(script, *versions, quarantined=(), **changes):
+    def load(script, *versions, **changes):
         path = tmp_path / "script.py"
         path.write_text(PREAMBLE + textwrap.dedent(script))
         monkeypatch.setattr(apart, "_COMMAND", (sys.executable, str(path)))
@@ -67,9 +69,8 @@ def load(inner, tmp_path, monkeypatch):
         reports = []
 
         async def run():
-            assembler = apart.ApartAssembler(
-                inner, settings, Proofs(tmp_path / "proofs", ("here",)), frozenset(quarantined)
-            )
+            proofs = Proofs(tmp_path / "proofs", ("here",))
+            assembler = apart.ApartAssembler(inner, settings, proofs)
             for each in versions or (version(),):
                 await assembler.assemble(each, {}, lambda *report: reports.append(report))
 
@@ -164,15 +165,6 @@ def test_memory_is_limited(load, inner):
     assert inner.assembled == []
 
 
-def test_what_is_quarantined_is_not_loaded(load, inner):
-    """A version that ended the serving process is refused, others are not."""
-    with pytest.raises(CannotServe, match="lm:3 is quarantined"):
-        load('tell(done="")', quarantined=["lm:3"])
-    load('tell(done="")', version(4), quarantined=["lm:3"])
-
-    assert inner.assembled == [4]
-
-
 def test_an_abandoned_load_leaves_no_process(inner, tmp_path, monkeypatch):
     """When nobody waits for the version any more, its loader process is ended."""
     path = tmp_path / "script.py"
@@ -199,3 +191,28 @@ def test_an_abandoned_load_leaves_no_process(inner, tmp_path, monkeypatch):
 
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_a_loader_process_ends_with_who_started_it(tmp_path):
+    """A loader process whose serving process was killed ends itself, whatever it waits for."""
+    child = tmp_path / "child.py"
+    child.write_text(
+        textwrap.dedent(
+            """
+            import sys, time
+            from servax_worker.supervisor import end_with_parent
+            sys.stdin.buffer.readline()
+            end_with_parent(sys.stdin.fileno())
+            print("begun", flush=True)
+            time.sleep(60)
+            """
+        )
+    )
+    command = [sys.executable, str(child)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdin.write(b"task\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"begun\n"
+        process.stdin.close()
+
+        assert process.wait(20) == -signal.SIGTERM

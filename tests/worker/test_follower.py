@@ -5,6 +5,7 @@ import contextlib
 import weakref
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -13,8 +14,11 @@ from servax.reference import ModelReference
 from servax.types import ServedState, Version
 from servax_worker.errors import CannotServe, NotServed
 from servax_worker.follower import Follower
+from servax_worker.known import KnownVersions
 from servax_worker.metrics import Metrics
 from servax_worker.predictor import Predictor, Request
+from servax_worker.quarantine import Quarantine
+from servax_worker.versions import LoadedVersions
 
 VERSION = Version("m", 1, (), (), "", {}, datetime.now(UTC), ("production",))
 
@@ -30,7 +34,9 @@ class Loaded:
 class World:
     """A registry and an assembler that the test steers."""
 
-    def __init__(self):
+    def __init__(self, directory, quarantined=()):
+        self.known = KnownVersions(directory)
+        self.quarantine = Quarantine(quarantined)
         self.number = 1
         self.error = None
         self.asked = 0
@@ -41,7 +47,7 @@ class World:
         self.released = 0
         self.pause = asyncio.Event()
 
-    def version(self, reference):
+    def version(self, reference, timeout=None):
         """Stands in for the client's."""
         self.asked += 1
         if self.error:
@@ -72,7 +78,7 @@ class World:
         """Runs a follower, and waits until it has loaded."""
         self.follower = Follower(
             ModelReference.parse(reference),
-            *(self, self, self),
+            *(self, self.known, LoadedVersions(self, self, self.quarantine)),
             lambda _: None,
             poll=poll,
             sleep=self.sleep,
@@ -103,11 +109,17 @@ class World:
             await self.pause.wait()
 
 
-def test_the_old_version_answers_until_its_last_request():
+@pytest.fixture
+def make_world(tmp_path):
+    """Makes a registry and an assembler that the test steers."""
+    return partial(World, tmp_path)
+
+
+def test_the_old_version_answers_until_its_last_request(make_world):
     """A move loads beside the old version, swaps, and drops the old one when its last user left."""
 
     async def scenario():
-        world = World()
+        world = make_world()
         async with world.following() as follower:
             with follower.current.use() as old:
                 world.open.clear()
@@ -131,13 +143,13 @@ def test_the_old_version_answers_until_its_last_request():
     asyncio.run(scenario())
 
 
-def test_a_failed_candidate_is_not_tried_again():
+def test_a_failed_candidate_is_not_tried_again(make_world):
     """It stays FAILED with its reason beside the old version until the reference points elsewhere;
     a later move back to it is another try.
     """
 
     async def scenario():
-        world = World()
+        world = make_world()
         world.refused = {2}
         async with world.following() as follower:
             world.number = 2
@@ -154,11 +166,11 @@ def test_a_failed_candidate_is_not_tried_again():
     asyncio.run(scenario())
 
 
-def test_a_candidate_is_abandoned_where_the_reference_moves_on():
+def test_a_candidate_is_abandoned_where_the_reference_moves_on(make_world):
     """What still loads when the reference points elsewhere never answers."""
 
     async def scenario():
-        world = World()
+        world = make_world()
         async with world.following():
             world.open.clear()
             world.number = 2
@@ -174,11 +186,11 @@ def test_a_candidate_is_abandoned_where_the_reference_moves_on():
     asyncio.run(scenario())
 
 
-def test_a_failed_first_version_is_replaced():
+def test_a_failed_first_version_is_replaced(make_world):
     """Where nothing answers yet, the version that the reference moves to takes its place."""
 
     async def scenario():
-        world = World()
+        world = make_world()
         world.refused = {1}
         async with world.following():
             assert world.states() == [(1, "FAILED")]
@@ -196,13 +208,13 @@ def test_a_failed_first_version_is_replaced():
     [Unreachable("no answer"), NotFound("no such alias"), ZeroDivisionError("secret")],
     ids=lambda error: type(error).__name__,
 )
-def test_a_registry_that_does_not_tell_changes_nothing(error):
+def test_a_registry_that_does_not_tell_changes_nothing(make_world, error):
     """The version goes on, its detail says that the reference is not known, and a later answer is
     followed.
     """
 
     async def scenario():
-        world = World()
+        world = make_world()
         async with world.following() as follower:
             world.error = error
             await world.asked_again()
@@ -220,11 +232,11 @@ def test_a_registry_that_does_not_tell_changes_nothing(error):
 
 
 @pytest.mark.parametrize(("reference", "poll"), [("m:1", 5.0), ("m@production", 0), ("m", 0)])
-def test_what_is_pinned_is_asked_for_once(reference, poll):
+def test_what_is_pinned_is_asked_for_once(make_world, reference, poll):
     """A version by number, or any reference with polling off, never changes."""
 
     async def scenario():
-        world = World()
+        world = make_world()
         async with world.following(reference, poll):
             world.number = 2
             await asyncio.sleep(0.05)
@@ -234,11 +246,11 @@ def test_what_is_pinned_is_asked_for_once(reference, poll):
     asyncio.run(scenario())
 
 
-def test_who_is_found_during_a_move():
+def test_who_is_found_during_a_move(make_world):
     """By alias the current version is found; by number every ready one, but none that drains."""
 
     async def scenario():
-        world = World()
+        world = make_world()
         async with world.following() as follower:
             predictor = Predictor([follower], Metrics())
 

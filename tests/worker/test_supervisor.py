@@ -1,5 +1,6 @@
 """The supervisor, over serving processes that do one thing each."""
 
+import itertools
 import os
 import pickle
 import signal
@@ -10,6 +11,7 @@ import threading
 
 import pytest
 
+from servax_worker import supervisor
 from servax_worker.supervisor import Limits, Quarantine, Supervisor
 
 PREAMBLE = """
@@ -39,9 +41,9 @@ def supervise(tmp_path, capfd):
             starts.append(sorted(supervisor.quarantine.versions))
             return pickle.dumps((*supervisor.descriptors, len(starts) - 1))
 
-        with Supervisor((sys.executable, str(path)), task, Limits(**limits)) as supervisor:
-            supervise.current = supervisor
-            return supervisor.run(), starts
+        with Supervisor((sys.executable, str(path)), task, Limits(**limits)) as current:
+            supervise.current = current
+            return current.run(), starts
 
     return supervise
 
@@ -93,6 +95,64 @@ def test_a_crash_during_a_call_is_blamed_on_its_version(supervise):
     assert starts[-1] == ["bad:2"]
 
 
+def test_who_kills_a_process_says_nothing_of_its_versions(supervise):
+    """SIGKILL from elsewhere is blamed on nobody, however often it comes."""
+    _, starts = supervise(
+        """
+        if count < 4:
+            with activity.running("good:1", 60):
+                os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+
+    assert starts == [[]] * 5
+
+
+def test_want_of_memory_is_blamed(supervise, monkeypatch):
+    """SIGKILL from the system, for want of memory, is blamed on the versions that ran."""
+    counts = itertools.count()
+    monkeypatch.setattr(supervisor, "_kills_for_memory", lambda: next(counts))
+    _, starts = supervise(
+        """
+        if count < 3:
+            with activity.running("large:1", 60):
+                os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+
+    assert starts[-1] == ["large:1"]
+
+
+def test_a_process_that_does_not_stop_is_ended(supervise):
+    """Told to stop, a process that cannot is ended after a while; told twice, at once."""
+    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    timer = threading.Timer(1.0, lambda: supervise.current.stop(signal.SIGTERM))
+    timer.start()
+    assert supervise(stubborn, stop=0.3) == (128 + signal.SIGKILL, [[]])
+    timer.join()
+
+    def twice():
+        supervise.current.stop(signal.SIGTERM)
+        supervise.current.stop(signal.SIGINT)
+
+    timer = threading.Timer(1.0, twice)
+    timer.start()
+    assert supervise(stubborn) == (128 + signal.SIGKILL, [[]])
+    timer.join()
+
+
+def test_a_stop_ends_the_pause(supervise):
+    """Told to stop while it waits to start the process again, the supervisor ends with 0."""
+    timer = threading.Timer(1.0, lambda: supervise.current.stop(signal.SIGTERM))
+    timer.start()
+
+    status, starts = supervise("os._exit(1)")
+    timer.join()
+
+    assert status == 0
+    assert len(starts) <= 3
+
+
 def test_silence_is_a_hang(supervise):
     """A process whose event loop does not turn any more is ended and started again."""
     status, starts = supervise("if count == 0: time.sleep(60)", silence=0.3)
@@ -104,7 +164,7 @@ def test_a_process_that_does_not_get_to_serve_is_ended(supervise):
     """A start that takes too long ends, and is not tried again."""
     status, starts = supervise("activity.clear(); time.sleep(60)", start=0.3)
 
-    assert (status, len(starts)) == (9, 1)
+    assert (status, len(starts)) == (128 + signal.SIGKILL, 1)
 
 
 def test_signals_are_passed_on(supervise):

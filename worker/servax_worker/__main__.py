@@ -15,9 +15,13 @@ from servax.errors import InvalidReference
 from servax.reference import ModelReference
 from servax_worker import serving_process
 from servax_worker.errors import StartupError
+from servax_worker.handover import Handover
 from servax_worker.logs import configure_logging
 from servax_worker.settings import Settings
-from servax_worker.supervisor import Supervisor, passing_signals
+from servax_worker.supervisor import Limits, Supervisor, passing_signals
+
+# How long a process may take to stop beyond what the requests in flight may take.
+_STOP_SECONDS = 15.0
 
 
 class _Reference(click.ParamType[ModelReference]):
@@ -353,13 +357,19 @@ def _supervise(settings: Settings) -> int:
     def task(supervisor: Supervisor) -> bytes:
         grpc, http = supervisor.activity.ports
         there = replace(settings, listen=_at(settings.listen, grpc), http=_at(settings.http, http))
+        if memo := supervisor.activity.memo:
+            left = Handover.decode(memo)
+            there = replace(there, models=left.models)
+            for version in left.pardoned:
+                supervisor.quarantine.pardon(version)
         quarantined = frozenset(supervisor.quarantine.versions)
         return pickle.dumps(
             serving_process.ServingTask(there, quarantined, *supervisor.descriptors)
         )
 
     command = (sys.executable, "-m", "servax_worker.serving_process")
-    with Supervisor(command, task) as supervisor, passing_signals(supervisor.stop):
+    limits = Limits(stop=settings.grace + _STOP_SECONDS)
+    with Supervisor(command, task, limits) as supervisor, passing_signals(supervisor.stop):
         return supervisor.run()
 
 

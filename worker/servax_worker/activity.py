@@ -15,9 +15,12 @@ from typing import BinaryIO
 
 # As many calls as may run at once; what comes beyond is not watched.
 _SLOTS = 64
-_HEADER = struct.Struct("=dHH")
+_HEADER = struct.Struct("=dHHI")
 _SLOT = struct.Struct("=dd256p")
-SIZE = _HEADER.size + _SLOTS * _SLOT.size
+_MEMO_LENGTH = struct.Struct("=I")
+_MEMO_BYTES = 1 << 16
+_MEMOS = _HEADER.size + _SLOTS * _SLOT.size
+SIZE = _MEMOS + 2 * _MEMO_BYTES
 """The size of the shared file in bytes."""
 
 
@@ -49,9 +52,9 @@ class Activity:
         self._memory.close()
 
     def clear(self) -> None:
-        """Forgets everything but the ports: another process begins."""
+        """Forgets everything but the ports and the memo: another process begins."""
         struct.pack_into("=d", self._memory, 0, 0.0)
-        self._memory[_HEADER.size :] = bytes(SIZE - _HEADER.size)
+        self._memory[_HEADER.size : _MEMOS] = bytes(_MEMOS - _HEADER.size)
 
     def beat(self) -> None:
         """Tells that the event loop turns."""
@@ -60,6 +63,34 @@ class Activity:
     def tell_ports(self, grpc: int, http: int) -> None:
         """Tells where the process serves; a process that takes its place serves there again."""
         struct.pack_into("=HH", self._memory, 8, grpc, http)
+
+    def leave_memo(self, memo: bytes) -> None:
+        """Leaves what a process that takes this one's place is to know, in place of the last memo.
+
+        A process that dies meanwhile has left the last one. Raises ValueError where it is too long.
+        """
+        room = _MEMO_BYTES - _MEMO_LENGTH.size
+        if len(memo) > room:
+            raise ValueError(f"a memo of {len(memo)} bytes; there is room for {room}")
+        which = 1 - self._which_memo
+        offset = _MEMOS + which * _MEMO_BYTES
+        _MEMO_LENGTH.pack_into(self._memory, offset, len(memo))
+        offset += _MEMO_LENGTH.size
+        self._memory[offset : offset + len(memo)] = memo
+        struct.pack_into("=I", self._memory, 12, which)
+
+    @property
+    def memo(self) -> bytes:
+        """What was left last; empty where nothing was."""
+        offset = _MEMOS + self._which_memo * _MEMO_BYTES
+        (length,) = _MEMO_LENGTH.unpack_from(self._memory, offset)
+        offset += _MEMO_LENGTH.size
+        return self._memory[offset : offset + length]
+
+    @property
+    def _which_memo(self) -> int:
+        which: int = _HEADER.unpack_from(self._memory, 0)[3]
+        return which
 
     @property
     def last_beat(self) -> float:
@@ -70,7 +101,7 @@ class Activity:
     @property
     def ports(self) -> tuple[int, int]:
         """The ports of gRPC and HTTP; 0 until they are told."""
-        _, grpc, http = _HEADER.unpack_from(self._memory, 0)
+        _, grpc, http, _ = _HEADER.unpack_from(self._memory, 0)
         return grpc, http
 
     @contextmanager

@@ -82,25 +82,16 @@ class ApartAssembler:
         assembler: VersionAssembler,
         settings: Settings,
         proofs: Proofs,
-        quarantined: frozenset[str] = frozenset(),
     ):
-        """`quarantined` are versions, as in "lm:3", that are not to be loaded."""
         self._assembler = assembler
         self._settings = settings
         self._proofs = proofs
-        self._quarantined = quarantined
         self._turn = asyncio.Semaphore(2)
 
     async def assemble(
         self, version: Version, files: Mapping[str, Path], report: Report
     ) -> LoadedVersion:
         """As `Assembler.assemble`; raises CannotServe also where the loader process failed."""
-        name = f"{version.model}:{version.number}"
-        if name in self._quarantined:
-            raise CannotServe(
-                f"{name} is quarantined: the serving process ended several times while it ran; the "
-                f"worker's log tells how. Move to another version, or restart the worker"
-            )
         if self._settings.load_apart and not self._proofs.has(version):
             report(ServedState.COMPILING, "waiting for a loader process")
             async with self._turn:
@@ -145,7 +136,7 @@ class ApartAssembler:
                 with suppress(BrokenPipeError, ConnectionResetError):
                     process.stdin.write(task)
                     await process.stdin.drain()
-                process.stdin.close()
+                # It stays open: the loader process ends when this one does, however that ends.
                 async for line in process.stdout:
                     message: dict[str, Any] = json.loads(line)
                     if "done" in message:

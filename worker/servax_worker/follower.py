@@ -13,17 +13,18 @@ before it runs on the old version to its end, every request after it on the new 
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
 from servax.errors import ServaxError
 from servax.reference import ModelReference
-from servax.types import ServedState, Version
-from servax_worker.apart import VersionAssembler
-from servax_worker.blobs import BlobCache
+from servax.types import ServedState, Version, VersionName
+from servax_worker.known import KnownVersions
 from servax_worker.loader import Loader, VersionSource
+from servax_worker.patience import Sleep
+from servax_worker.versions import LoadedVersions
 
 log = structlog.get_logger(__name__)
 
@@ -39,12 +40,12 @@ class Follower:
         self,
         reference: ModelReference,
         registry: VersionSource,
-        blobs: BlobCache,
-        assembler: VersionAssembler,
+        known: KnownVersions,
+        versions: LoadedVersions,
         changed: Callable[["Follower"], None],
         *,
         poll: float,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Sleep = asyncio.sleep,
     ):
         """`changed` is called after every change of a state or of a version.
 
@@ -54,8 +55,8 @@ class Follower:
         self.loaded = asyncio.Event()
         """Set once a version is READY or FAILED."""
         self._registry = registry
-        self._blobs = blobs
-        self._assembler = assembler
+        self._known = known
+        self._versions = versions
         self._changed = changed
         self._poll = 0.0 if reference.version is not None else poll
         self._sleep = sleep
@@ -89,9 +90,23 @@ class Follower:
         finally:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
+    def pardon(self) -> None:
+        """Lets versions that have FAILED be tried again: those that it may still move to at once,
+        those that it has nothing else to serve by another follower.
+        """
+        for loader in self.loaders:
+            if loader.status.state is ServedState.FAILED and loader.version:
+                self._versions.pardon(VersionName(self.reference.name, loader.version))
+        if self.candidate and self.candidate.status.state is ServedState.FAILED:
+            self.candidate = None
+
     def drain(self) -> None:
         """Turns what is READY to DRAINING; `run` must have ended or been cancelled."""
         self.current.drain()
+
+    async def unload(self) -> None:
+        """Waits for the last requests and lets go of everything; `drain` comes before."""
+        await asyncio.gather(*(loader.unload() for loader in self.loaders))
 
     async def _ask(self) -> Version | None:
         """The version that the reference points to; None while that cannot be told."""
@@ -120,6 +135,7 @@ class Follower:
         if version.number == (self.candidate or self.current).version:
             return
         self._log.info("the reference has moved", version=version.number)
+        self.pardon()  # what it moved away from is another try when it moves back
         if self.candidate is not None:
             self._abandon(self.candidate)
             self.candidate = None
@@ -136,9 +152,7 @@ class Follower:
     async def _load(self, loader: Loader) -> None:
         await loader.run()
         self.loaded.set()
-        if loader.status.state is ServedState.FAILED:
-            await self._assembler.release()
-        elif loader is self.candidate:
+        if loader is self.candidate and loader.status.state is ServedState.READY:
             old, self.current, self.candidate = self.current, loader, None
             self._draining.append(old)
             old.drain()
@@ -148,20 +162,18 @@ class Follower:
         await loader.unload()
         self._draining.remove(loader)
         self._changed(self)
-        await self._assembler.release()
 
     def _abandon(self, loader: Loader) -> None:
         """Ends the loading of a version that nobody waits for any more."""
         self._log.info("abandoned", version=loader.version, state=loader.status.state.name)
         self._loading.cancel()
-        self._tasks.create_task(self._assembler.release())
 
     def _loader(self, version: Version | None) -> Loader:
         return Loader(
             self.reference,
             self._registry,
-            self._blobs,
-            self._assembler,
+            self._known,
+            self._versions,
             lambda _: self._changed(self),
             version=version,
             sleep=self._sleep,

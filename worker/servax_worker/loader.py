@@ -10,46 +10,27 @@ FAILED.
 """
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Protocol
 
 import structlog
 
-from servax.errors import (
-    Cancelled,
-    DataLoss,
-    DeadlineExceeded,
-    Internal,
-    NotFound,
-    ResourceExhausted,
-    ServaxError,
-    Unavailable,
-)
+from servax.errors import DeadlineExceeded, NotFound, ServaxError, Unavailable
 from servax.reference import ModelReference
-from servax.types import Blob, Progress, ServedState, ServedVersion, Version
-from servax_worker.apart import VersionAssembler
+from servax.types import DEFAULT, ServedState, ServedVersion, Timeout, Version
 from servax_worker.assembly import LoadedVersion
-from servax_worker.blobs import BlobCache
-from servax_worker.errors import Delayed, WorkerError
+from servax_worker.errors import WorkerError
+from servax_worker.known import KnownVersions
+from servax_worker.patience import Sleep, persist
 from servax_worker.signature import callers_view
+from servax_worker.versions import LoadedVersions
 
-T = TypeVar("T")
-
-_PASSING = (
-    Unavailable,
-    DeadlineExceeded,
-    ResourceExhausted,
-    Internal,
-    Cancelled,  # proxies end calls so when they restart
-    DataLoss,
-    Delayed,
-)
-_DAMAGED_DOWNLOADS = 3
+# Seconds that the registry has to answer where there is a version to serve without it.
+_PATIENCE = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +38,7 @@ log = structlog.get_logger(__name__)
 class VersionSource(Protocol):
     """Where versions are looked up: `servax.Client`."""
 
-    def version(self, reference: ModelReference) -> Version:
+    def version(self, reference: ModelReference, *, timeout: Timeout = ...) -> Version:
         """Gets a version by number or alias, or the latest."""
         ...
 
@@ -69,16 +50,17 @@ class Loader:
         self,
         reference: ModelReference,
         registry: VersionSource,
-        blobs: BlobCache,
-        assembler: VersionAssembler,
+        known: KnownVersions,
+        versions: LoadedVersions,
         changed: Callable[["Loader"], None],
         *,
         version: Version | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Sleep = asyncio.sleep,
     ):
         """`changed` is called after every change of state, `sleep` between attempts.
 
-        Without `version`, the registry is asked to which one the reference points.
+        Without `version`, the registry is asked to which one the reference points. Where it does
+        not answer, that is the version of which `known` says that it was served last.
         """
         self.reference = reference
         self.loaded: LoadedVersion | None = None
@@ -96,34 +78,31 @@ class Loader:
         self._unused = asyncio.Event()
         self._unused.set()
         self._registry = registry
-        self._blobs = blobs
-        self._assembler = assembler
+        self._known = known
+        self._versions = versions
         self._changed = changed
         self._sleep = sleep
-        # Calls to the registry block; each loader waits on a thread of its own.
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"load-{reference}")
+        self._doubt = ""
         self._log = log.bind(reference=str(reference))
 
     async def run(self) -> None:
         """Loads until READY or FAILED; never raises but when cancelled."""
         try:
-            version = self._assembler.choose_encodings(self._version or await self._resolve())
+            if self._version is None:
+                self._version = await self._resolve()
             self.status = replace(
                 self.status,
-                version=version.number,
-                signatures=tuple(map(callers_view, version.signatures)),
+                version=self._version.number,
+                signatures=tuple(map(callers_view, self._version.signatures)),
             )
-            self._enter(ServedState.DOWNLOADING)
-            files = await self._download(version)
-            self.loaded = await self._assembler.assemble(version, files, self._enter)
-            self._enter(ServedState.READY)
+            self.loaded = await self._versions.acquire(self._version, self._enter)
+            self._known.keep(self.reference, self._version)
+            self._enter(ServedState.READY, self._doubt)
         except (WorkerError, ServaxError) as error:
             self._enter(ServedState.FAILED, str(error))
         except Exception:
             self._log.exception("loading failed unexpectedly")
             self._enter(ServedState.FAILED, "unexpected error; the worker's log tells more")
-        finally:
-            self._executor.shutdown(wait=False, cancel_futures=True)
 
     @property
     def version(self) -> int:
@@ -149,56 +128,43 @@ class Loader:
             self._enter(ServedState.DRAINING)
 
     async def unload(self) -> None:
-        """Waits until the last request has ended, then lets go of what was loaded.
+        """Waits until the last request has ended, then lets go of what was loaded, if anything.
 
-        From before the call on, nobody may `use` it anew.
+        From before the call on, nobody may `use` it anew, and `run` has ended or was cancelled.
         """
         await self._unused.wait()
-        self.loaded = None
-        self._log.info("unloaded", version=self.status.version)
+        if self.loaded is not None:
+            self._versions.release(self.loaded.version)
+            self.loaded = None
+            self._log.info("unloaded", version=self.status.version)
 
     def note(self, detail: str) -> None:
-        """Tells progress or trouble within a state; called from any thread."""
+        """Tells progress or trouble within a state."""
         self.status = replace(self.status, detail=detail)
 
     async def _resolve(self) -> Version:
         self._enter(ServedState.RESOLVING)
-        return await self._persist(lambda: self._registry.version(self.reference), NotFound)
-
-    async def _download(self, version: Version) -> dict[str, Path]:
-        blobs = {signature.program for signature in version.signatures}
-        blobs |= {signature.golden.blob for signature in version.signatures if signature.golden}
-        blobs |= {shard.blob for shard in version.weights}
-        total, before = sum(blob.size for blob in blobs), 0
-        files = {}
-        for blob in sorted(blobs, key=lambda blob: blob.digest):
-
-            def report(progress: Progress, before: int = before) -> None:
-                self.note(f"{before + progress.done} of {total} bytes")
-
-            def fetch(blob: Blob = blob, report: Callable[[Progress], None] = report) -> Path:
-                return self._blobs.fetch(blob, report)
-
-            files[blob.digest] = await self._persist(fetch)
-            before += blob.size
-        return files
-
-    async def _persist(self, step: Callable[[], T], *passing: type[Exception]) -> T:
-        """Repeats a blocking step until it succeeds or fails in a way that will not pass."""
-        damaged = 0
         loop = asyncio.get_running_loop()
-        for pause in _pauses():
+        known = self._known.find(self.reference)
+        timeout = DEFAULT if known is None else _PATIENCE
+        # Calls to the registry block: each loader waits on a thread of its own.
+        executor = ThreadPoolExecutor(1, thread_name_prefix=f"load-{self.reference}")
+
+        async def ask() -> Version:
+            question = partial(self._registry.version, self.reference, timeout=timeout)
             try:
-                return await loop.run_in_executor(self._executor, step)
-            except (WorkerError, ServaxError) as error:
-                damaged += isinstance(error, DataLoss)
-                if not isinstance(error, (*_PASSING, *passing)) or damaged == _DAMAGED_DOWNLOADS:
+                return await loop.run_in_executor(executor, question)
+            except (Unavailable, DeadlineExceeded) as error:
+                if known is None:
                     raise
-                reason = str(error)
-            self._log.warning("waiting", state=self.status.state.name, reason=reason)
-            self.note(f"{reason}; trying again in {pause:.0f} s")
-            await self._sleep(pause)
-        raise AssertionError("the pauses never end")
+                self._doubt = f"served as before, for {self.reference} is not known: {error}"
+                self._log.warning("served as before", version=known.number, why=str(error))
+                return known
+
+        try:
+            return await persist(self.reference, ask, self.note, NotFound, sleep=self._sleep)
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
 
     def _enter(self, state: ServedState, detail: str = "") -> None:
         if state is not self.status.state:
@@ -210,11 +176,3 @@ class Loader:
             )
         self.status = replace(self.status, state=state, detail=detail)
         self._changed(self)
-
-
-def _pauses() -> Iterator[float]:
-    """Seconds between attempts: from half a second up to half a minute, spread by a fifth."""
-    pause = 0.5
-    while True:
-        yield pause * random.uniform(0.8, 1.2)
-        pause = min(pause * 2, 30.0)

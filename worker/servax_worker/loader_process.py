@@ -1,7 +1,7 @@
 """The loader process: assembles one version, tells how far it is, and ends.
 
-It is started by `apart`, reads its task from standard input, and writes a line of JSON an event to
-standard output.
+It is started by `apart`, reads its task from standard input, which stays open as long as somebody
+wants the result, and writes a line of JSON an event to standard output.
 """
 
 import asyncio
@@ -9,6 +9,8 @@ import json
 import os
 import pickle
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import structlog
 
@@ -21,6 +23,7 @@ from servax_worker.memory import MemoryBudget
 from servax_worker.metrics import Metrics
 from servax_worker.plans import Plans
 from servax_worker.runtime import Runtime
+from servax_worker.supervisor import end_with_parent
 
 # The process that serves comes first.
 _NICENESS = 10
@@ -29,6 +32,9 @@ _NICENESS = 10
 def main() -> None:
     """Performs the task."""
     os.nice(_NICENESS)
+    with suppress(OSError):  # only Linux has it
+        # Where memory runs out, the system is to end this process, and not the one that serves.
+        Path("/proc/self/oom_score_adj").write_text("1000")
     # Standard output is for events alone, whatever others print.
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -41,6 +47,7 @@ def main() -> None:
         tell(state=state.name, detail=detail)
 
     task: LoadingTask = pickle.load(sys.stdin.buffer)
+    end_with_parent(sys.stdin.fileno())
     try:
         asyncio.run(_assemble(task, report))
     except WorkerError as error:

@@ -120,6 +120,13 @@ class Metrics:
                 self._state.labels(model, reference, state.name).set(state in states)
         self._version.labels(model, reference).set(version)
 
+    def forget_states(self, model: str, reference: str) -> None:
+        """Shows nothing any more of what was asked for as `reference`."""
+        for state in ServedState:
+            if state is not ServedState.UNSPECIFIED:
+                self._state.remove(model, reference, state.name)
+        self._version.remove(model, reference)
+
 
 class CallMetrics:
     """The instruments of one signature, with their labels looked up."""

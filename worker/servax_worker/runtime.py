@@ -16,6 +16,7 @@ Facts that this module rests on, each tried on JAX 0.10.2 and 0.12.0.1:
 """
 
 import ctypes
+import os
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -104,6 +105,11 @@ class Runtime:
     def device(self) -> str:
         """What the device is, as JAX names its kind."""
         return str(jax.local_devices()[0].device_kind)
+
+    @property
+    def xla_flags(self) -> str:
+        """What XLA was told, which decides about the code that it makes."""
+        return os.environ.get("XLA_FLAGS", "")
 
     @property
     def jax_version(self) -> str:

@@ -12,6 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from servax import Client
+from servax.reference import ModelReference
 from servax.types import ServedState
 from servax_proto.v1 import prediction_pb2, prediction_pb2_grpc
 from servax_worker.activity import Activity, Watch
@@ -21,17 +22,22 @@ from servax_worker.blobs import BlobCache
 from servax_worker.dispatch import Dispatcher
 from servax_worker.errors import StartupError
 from servax_worker.follower import Follower
+from servax_worker.handover import Handover
 from servax_worker.http import HttpServer, application
 from servax_worker.interceptors import ErrorInterceptor
+from servax_worker.known import KnownVersions
 from servax_worker.memory import MemoryBudget
 from servax_worker.metrics import Metrics
+from servax_worker.models import ServedModels
 from servax_worker.plans import Plans
 from servax_worker.predictor import Predictor
 from servax_worker.proofs import Proofs
+from servax_worker.quarantine import Quarantine
 from servax_worker.runtime import Runtime
 from servax_worker.servicer import PredictionServicer
 from servax_worker.settings import Settings
 from servax_worker.sockets import listening_socket
+from servax_worker.versions import LoadedVersions
 
 _SERVICE = prediction_pb2.DESCRIPTOR.services_by_name["Prediction"].full_name
 
@@ -72,7 +78,8 @@ class WorkerServer:
         """
         self._settings = settings
         self._activity = activity
-        self._quarantined = quarantined
+        self._quarantine = Quarantine(quarantined, self._hand_over)
+        self._models = ServedModels(self._follow, self._models_changed, self._forget)
         self._changes = asyncio.Event()
         self._stack = AsyncExitStack()
         self.address = ""
@@ -96,7 +103,7 @@ class WorkerServer:
 
     async def wait_until_loaded(self) -> None:
         """Waits until every model is READY or FAILED."""
-        for follower in self._followers:
+        for follower in self._models.followers:
             await follower.loaded.wait()
 
     async def _start(self, stack: AsyncExitStack) -> None:
@@ -104,8 +111,7 @@ class WorkerServer:
         self._metrics = Metrics()
         dispatcher = Dispatcher()
         stack.callback(dispatcher.close)
-        self._followers: list[Follower] = []
-        self._predictor = Predictor(self._followers, self._metrics)
+        self._predictor = Predictor(self._models.followers, self._metrics)
         self._metrics.watch_queues(self._predictor.waiting)
 
         http = HttpServer(application(self._predictor, self._metrics.registry), settings.http)
@@ -128,17 +134,15 @@ class WorkerServer:
         self.address = _bind(server, settings.listen)
         self.http_address = http.address
 
-        registry = stack.enter_context(Client(registry=settings.registry))
-        runtime, blobs, plans, proofs = self._open_parts(registry)
+        self._registry = stack.enter_context(Client(registry=settings.registry))
+        runtime, blobs, plans, proofs = self._open_parts()
         memory = MemoryBudget(settings.memory_limit or runtime.memory_limit)
         self._metrics.watch_memory(lambda: memory.reserved)
         assembler = Assembler(runtime, dispatcher, self._metrics, plans, memory, settings)
         stack.callback(assembler.close)
-        apart = ApartAssembler(assembler, settings, proofs, self._quarantined)
-        self._followers += [
-            Follower(reference, registry, blobs, apart, self._changed, poll=settings.poll)
-            for reference in settings.models
-        ]
+        apart = ApartAssembler(assembler, settings, proofs)
+        self._versions = LoadedVersions(blobs, apart, self._quarantine)
+        stack.push_async_callback(self._versions.close)
 
         servicer = PredictionServicer(
             self._predictor, settings, platform=runtime.platform, jax_version=runtime.jax_version
@@ -149,30 +153,33 @@ class WorkerServer:
         reflection.enable_server_reflection(
             (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )
+        for reference in settings.models:
+            self._models.load(reference)
         await self._update_health()
         await server.start()
         await http.start()
         stack.push_async_callback(self._drain, server, servicer)
+        stack.push_async_callback(self._models.close)
 
-        background = [asyncio.create_task(follower.run()) for follower in self._followers]
-        background.append(asyncio.create_task(self._follow_changes()))
+        background = [asyncio.create_task(self._follow_changes())]
         if self._activity is not None:
             self._activity.tell_ports(_port(self.address), _port(self.http_address))
             background.append(asyncio.create_task(_beat(self._activity)))
         stack.push_async_callback(_cancel, background)
 
-    def _open_parts(self, registry: Client) -> tuple[Runtime, BlobCache, Plans, Proofs]:
+    def _open_parts(self) -> tuple[Runtime, BlobCache, Plans, Proofs]:
         settings, directory = self._settings, self._settings.cache_directory
         watch = Watch(self._activity, settings.call_timeout, settings.load_timeout)
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            blobs = BlobCache(directory / "blobs", registry)
+            blobs = BlobCache(directory / "blobs", self._registry)
+            self._known = KnownVersions(directory / "known")
             runtime = Runtime(directory / "executables", watch, settings.allowed_custom_calls)
             plans = Plans(directory / "plans")
             proofs = Proofs(
-                directory / "proofs",
+                directory / "executables" / "proofs",  # without those they are worth nothing
                 (
-                    *(runtime.jax_version, runtime.platform, runtime.device),
+                    *(runtime.jax_version, runtime.platform, runtime.device, runtime.xla_flags),
                     *(sorted(settings.warm_up.items()), settings.max_executables),
                     *(settings.batching, settings.max_batch_rows),
                 ),
@@ -181,8 +188,37 @@ class WorkerServer:
             raise StartupError(f"cannot use the cache directory '{directory}': {error}") from error
         return runtime, blobs, plans, proofs
 
+    def _follow(self, reference: ModelReference) -> Follower:
+        return Follower(
+            reference,
+            self._registry,
+            self._known,
+            self._versions,
+            self._changed,
+            poll=self._settings.poll,
+        )
+
+    def _models_changed(self) -> None:
+        self._hand_over()
+        self._changes.set()
+
+    def _hand_over(self) -> None:
+        """Leaves what is to be known should this process die."""
+        if self._activity is None:
+            return
+        handover = Handover.of(self._models.references, self._quarantine.pardoned)
+        try:
+            self._activity.leave_memo(handover.encode())
+        except ValueError as error:
+            log.warning("what was changed will not outlive this process", why=str(error))
+
+    def _forget(self, reference: ModelReference) -> None:
+        self._metrics.forget_states(reference.name, str(reference))
+
     def _changed(self, follower: Follower) -> None:
         reference, current = follower.reference, follower.current
+        if follower not in self._models.followers:
+            return  # it is on its way out, and forgotten
         states = {loader.status.state for loader in follower.loaders}
         answering = current.version if current.status.state is ServedState.READY else 0
         self._metrics.set_states(reference.name, str(reference), states, answering)
