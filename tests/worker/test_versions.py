@@ -45,6 +45,10 @@ class Assembler:
             raise self.error
         return Loaded(version)
 
+    def choose_encodings(self, version):
+        """Stands in for the assembler's."""
+        return version
+
     async def release(self):
         """Notes that memory is given back."""
         self.released.set()
