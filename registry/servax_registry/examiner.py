@@ -8,7 +8,7 @@ from dataclasses import replace
 import structlog
 
 from servax_registry.artifact import Trial
-from servax_registry.errors import StorageFull, StorageUnavailable
+from servax_registry.errors import BlobNotFound, StorageFull, StorageUnavailable
 from servax_registry.inspection import TrialLimits, obstacle, try_program
 from servax_registry.inspector import program_file
 from servax_registry.store.blobs import BlobStore
@@ -102,6 +102,8 @@ class Examiner:
                 return self._attempt(file, untried.program, limits=_LIMITS, cancelled=self._closing)
         except (StorageUnavailable, StorageFull):
             raise
+        except BlobNotFound as error:  # it was collected meanwhile, and nothing will be kept
+            return Trial("impossible", str(error))
         except Exception:
             # Kept as well, or it would be tried again and again, and nothing else.
             _log.exception("trying a program failed", digest=untried.blob.digest)

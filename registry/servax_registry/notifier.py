@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from servax_registry.artifact import Change
-from servax_registry.errors import StorageUnavailable
+from servax_registry.errors import StorageFull, StorageUnavailable
 from servax_registry.store.changes import Changes
 from servax_registry.store.database import Database
 from servax_registry.store.webhooks import Webhook, Webhooks
@@ -94,7 +94,9 @@ class Notifier:
             return await asyncio.to_thread(due)
         except StorageUnavailable as error:
             _log.warning("cannot look for webhooks now", reason=str(error))
-            return ()
+        except Exception:
+            _log.exception("looking for webhooks failed")
+        return ()
 
     async def _tell(self, key: int, deliverer: "Deliverer") -> None:
         """Tell a webhook of the next changes, unless somebody else does."""
@@ -108,7 +110,7 @@ class Notifier:
                 self._note(lambda webhooks: webhooks.release(claimed, datetime.now(UTC)))
                 raise
             await asyncio.to_thread(self._settle, claimed, changes[-1].revision, problem)
-        except StorageUnavailable as error:
+        except (StorageUnavailable, StorageFull) as error:
             # The claim runs out, and the next one tells it once more.
             _log.warning("cannot note what a webhook was told", reason=str(error))
         except Exception:
@@ -119,10 +121,15 @@ class Notifier:
     def _claim(self, key: int) -> tuple[Webhook | None, Sequence[Change]]:
         now = datetime.now(UTC)
         with self._database.write(durable=False, alone=False) as session:
-            claimed = Webhooks(session).claim(key, now, now + _CLAIM)
+            webhooks = Webhooks(session)
+            claimed = webhooks.claim(key, now, now + _CLAIM)
             if claimed is None:
                 return None, ()
-            return claimed, Changes(session).since(claimed.revision, _BATCH).changes
+            changes = Changes(session).since(claimed.revision, _BATCH).changes
+            if not changes:  # Somebody else has told it of them just before.
+                webhooks.release(claimed, now)
+                return None, ()
+            return claimed, changes
 
     def _settle(self, claimed: Webhook, revision: int, problem: str) -> None:
         now = datetime.now(UTC)

@@ -220,8 +220,8 @@ def test_a_failure_is_tried_again_until_it_is_taken(database, hook, add, known):
 )
 def test_a_problem_is_kept(database, hook, add, known, monkeypatch, answer, problem):
     """What went wrong, how often, and when it is tried again can be looked up."""
-    monkeypatch.setattr(delivery, "TIMEOUT", 0.2)
     if answer == "none":
+        monkeypatch.setattr(delivery, "TIMEOUT", 0.2)
         hook.hangs.clear()
     elif answer != "refused":
         hook.answers.put(answer)
@@ -267,7 +267,7 @@ def test_a_webhook_that_hangs_delays_nothing_else(database, hook, add):
 
 
 @pytest.mark.usefixtures("impatient")
-def test_several_processes_tell_a_webhook_once(url, database, hook, add):
+def test_several_processes_tell_a_webhook_once(url, database, hook, add, capfd):
     """Notifiers on one database share the work: every change is told once, in order."""
     add()
     with (
@@ -281,6 +281,7 @@ def test_several_processes_tell_a_webhook_once(url, database, hook, add):
             change((database, second, third)[version % 3], version)
         versions = hook.told(40)
 
+    assert capfd.readouterr().out.count("error") == 0
     assert versions == list(range(1, 41))
     assert hook.requests.empty()
 
@@ -300,6 +301,15 @@ def test_a_claim_runs_out(database, add):
         assert webhooks.all()[0].revision == 0
         webhooks.told(second, 8, later)
         assert webhooks.all()[0].revision == 8
+
+
+def test_what_another_process_has_told_just_before_is_left_alone(database, add, known):
+    """A claim that finds nothing to tell any more is given back."""
+    add()
+    with notifying(database) as running:
+        assert running._claim(known().key) == (None, ())
+
+    assert known().next_time <= datetime.now(UTC)
 
 
 @pytest.mark.usefixtures("only_when_woken")
