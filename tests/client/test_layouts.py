@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -29,14 +29,21 @@ from servax import (
     Version,
     VersionName,
 )
+from servax._calls.layouts import import_versions
+from servax._calls.steps import Work
+from servax._layout import Layout
 from servax.cli import main
 from servax.manifests import (
+    PortableSignature,
+    PortableVersion,
     config,
     decode,
     encode,
+    manifest,
     portable,
     read_config,
 )
+from servax_proto.v1 import artifact_pb2, registry_pb2
 from servax_registry.server import serve
 from servax_registry.settings import Settings
 
@@ -421,6 +428,47 @@ class TestDocuments:
 
         assert plain.identity() == encoded.identity()
         assert plain.identity() != replace(plain, number=8).identity()
+
+
+def test_encodings_come_along(tmp_path):
+    """Every encoding of a signature is sent, and added to the version once it is published."""
+    data = b"another encoding"
+    encoding = Blob(f"sha256:{hashlib.sha256(data).hexdigest()}", len(data))
+    program = Blob(f"sha256:{hashlib.sha256(b'program').hexdigest()}", len(b"program"))
+    described = PortableVersion(
+        *("m", 7, "ada", "2026-01-02T00:00:00+00:00", "", {}, ""),
+        signatures=(PortableSignature("s", program, (encoding,), None, None),),
+        weights=(),
+    )
+    layout = Layout(tmp_path)
+    layout.create()
+    for blob, content in ((encoding, data), (program, b"program")):
+        layout.path(blob).write_bytes(content)
+    layout.name(layout.put(manifest(described, layout.put(config(described)))), ["m:7"])
+    version = artifact_pb2.Version(model="m", number=3)
+    called = []
+
+    def perform(step):
+        if isinstance(step, Work):
+            return step.function()
+        called.append((step.method.name, step.request))
+        return {"FindMissingBlobs": registry_pb2.FindMissingBlobsResponse()}.get(
+            step.method.name, version
+        )
+
+    steps = import_versions(tmp_path, False, None, None)
+    result = None
+    with suppress(StopIteration):
+        while True:
+            result = perform(steps.send(result))
+
+    assert [name for name, _ in called] == [
+        *(["FindMissingBlobs"] * 2),
+        *("PublishVersion", "AddEncoding", "GetVersion"),
+    ]
+    assert called[3][1] == registry_pb2.AddEncodingRequest(
+        model="m", version=3, signature="s", digest=encoding.digest
+    )
 
 
 def test_the_commands_carry_versions(source, one, two, tmp_path):

@@ -82,12 +82,12 @@ class Chunks:
     def clear(self, place: Place) -> None:
         """See Contents."""
         some = select(ChunkRow.id).where(ChunkRow.blob_id == place.key).limit(_CLEARED_CHUNKS)
-        while True:
+        count = _CLEARED_CHUNKS
+        while count == _CLEARED_CHUNKS:
             with self._database.write(durable=False, alone=False) as session:
                 keys = session.scalars(some).all()
-                if not keys:
-                    return
                 session.execute(delete(ChunkRow).where(ChunkRow.id.in_(keys)))
+            count = len(keys)
 
 
 def _rows(key: int, begin: int, parts: Sequence[bytes]) -> list[dict[str, object]]:
