@@ -20,7 +20,7 @@ OURS = {"servax", "servax_proto", "servax_registry", "servax_worker"}
 SPEAKS_PROTOBUF = {
     "servax": {"convert", "_calls", "_blocking", "aio", "tensors"},
     "servax_registry": {"convert", "servicer", "interceptors", "server"},
-    "servax_worker": {"convert", "servicer", "parts", "interceptors", "server"},
+    "servax_worker": {"convert", "servicer", "parts", "interceptors", "server", "protocols"},
 }
 
 

@@ -201,6 +201,14 @@ def main() -> None:
     help="How many requests of one stream are worked on at once; more wait in the network.",
 )
 @click.option(
+    "--tensor-content/--no-tensor-content",
+    envvar="SERVAX_WORKER_TENSOR_CONTENT",
+    show_envvar=True,
+    default=Settings.tensor_content,
+    help="Whether callers that speak TensorFlow Serving's protocol get their answers as bytes in "
+    "tensor_content (its --enable_serialization_as_tensor_content) instead of float_val etc.",
+)
+@click.option(
     "--grace",
     type=click.FloatRange(min=0),
     envvar="SERVAX_WORKER_GRACE",
@@ -289,6 +297,7 @@ def serve(
     max_message_bytes: int,
     max_request_bytes: int,
     max_in_flight: int,
+    tensor_content: bool,
     grace: float,
     memory_limit: int,
     allowed_custom_calls: tuple[str, ...],
@@ -316,6 +325,7 @@ def serve(
         max_message_bytes=max_message_bytes,
         max_request_bytes=max_request_bytes,
         max_in_flight=max_in_flight,
+        tensor_content=tensor_content,
         grace=grace,
         memory_limit=memory_limit,
         allowed_custom_calls=frozenset(allowed_custom_calls),

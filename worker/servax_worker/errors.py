@@ -5,6 +5,7 @@
     ├── NotReady           it does, but not yet or no longer
     ├── InvalidInput       the request does not fit the signature
     ├── CannotServe        the version can never be served here, or not at this size
+    ├── Unsupported        the protocol has it, but Servax does not
     ├── TooLarge           the request exceeds a limit of the worker
     ├── Overloaded         too much waits already; the error says how long to stay away
     ├── OutOfMemory        the device has no room for this call
@@ -36,6 +37,10 @@ class InvalidInput(WorkerError):
 
 class CannotServe(WorkerError):
     """The version does not run on this worker, or not at the size that was asked for."""
+
+
+class Unsupported(WorkerError):
+    """What another protocol than the native one has, but Servax does not."""
 
 
 class TooLarge(WorkerError):

@@ -16,6 +16,7 @@ _STATUS: dict[type[errors.WorkerError], grpc.StatusCode] = {
     errors.NotReady: grpc.StatusCode.UNAVAILABLE,
     errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
     errors.CannotServe: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
     errors.TooLarge: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.OutOfMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -71,7 +72,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if method in self._guarded:
             return self._guarded[method]
         handler = await continuation(handler_call_details)
-        if handler is not None and method.startswith("/servax."):
+        if handler is not None and not method.startswith("/grpc."):
             handler = self._guarded[method] = _guard(handler, method)
         return handler
 

@@ -109,6 +109,14 @@ class Predictor:
             raise NotServed(f"no model '{model}' here; {self._served()}")
         return found
 
+    def served(
+        self, model: str, version: int | None = None, alias: str | None = None
+    ) -> ServedVersion:
+        """The version that would answer such a request now; raises NotServed, NotReady and
+        CannotServe, as `predict` does.
+        """
+        return self._find(Request(model, {}, version, alias)).status
+
     def waiting(self) -> Iterator[tuple[tuple[str, str, str], int]]:
         """How many requests wait for the device, by model, version and signature."""
         for follower in self._followers:

@@ -33,6 +33,7 @@ from servax_worker.plans import Plans
 from servax_worker.predictor import Predictor
 from servax_worker.proofs import Proofs
 from servax_worker.quarantine import Quarantine
+from servax_worker.protocols import tfserving
 from servax_worker.runtime import Runtime
 from servax_worker.servicer import PredictionServicer
 from servax_worker.settings import Settings
@@ -82,6 +83,7 @@ class WorkerServer:
         self._models = ServedModels(self._follow, self._models_changed, self._forget)
         self._changes = asyncio.Event()
         self._stack = AsyncExitStack()
+        self._services = [_SERVICE]
         self.address = ""
         """Where gRPC is served, once the context is open."""
         self.http_address = ""
@@ -148,10 +150,11 @@ class WorkerServer:
             self._predictor, settings, platform=runtime.platform, jax_version=runtime.jax_version
         )
         prediction_pb2_grpc.add_PredictionServicer_to_server(servicer, server)
+        self._services += tfserving.add_to_server(self._predictor, settings, server)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(
-            (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+            (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )
         for reference in settings.models:
             self._models.load(reference)
@@ -234,7 +237,7 @@ class WorkerServer:
         status = health_pb2.HealthCheckResponse.ServingStatus.Value(
             "SERVING" if self._predictor.ready else "NOT_SERVING"
         )
-        for service in ("", _SERVICE):
+        for service in ("", *self._services):
             await self._health.set(service, status)
 
     async def _drain(self, server: grpc.aio.Server, servicer: PredictionServicer) -> None:

@@ -60,6 +60,10 @@ class Settings:
     max_in_flight: int = 256
     """How many requests of one stream run at once; more wait in the network."""
 
+    tensor_content: bool = False
+    """Whether answers over TensorFlow Serving's protocol have their elements as bytes, in
+    `tensor_content`; its own server calls it --enable_serialization_as_tensor_content."""
+
     allowed_custom_calls: frozenset[str] = frozenset()
     """Targets of custom calls that programs may make although JAX does not keep them stable."""
 
