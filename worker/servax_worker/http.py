@@ -1,8 +1,10 @@
-"""Health and metrics over HTTP, for probes and for Prometheus."""
+"""Health, metrics, and what protocols answer over HTTP."""
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import math
+import zlib
+from collections.abc import Iterable, Iterator
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -10,14 +12,20 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
+from servax_worker.errors import InvalidInput, TooLarge
 from servax_worker.predictor import Predictor
 from servax_worker.sockets import listening_socket
 
+# Adding 32 to zlib's window size makes it tell the two apart by what they begin with.
+_ENCODINGS = {"gzip": zlib.MAX_WBITS + 32, "deflate": zlib.MAX_WBITS + 32}
 
-def application(predictor: Predictor, metrics: CollectorRegistry) -> Starlette:
-    """The application: /livez, /healthz and /metrics."""
+
+def application(
+    predictor: Predictor, metrics: CollectorRegistry, routes: Iterable[BaseRoute] = ()
+) -> Starlette:
+    """The application: /livez, /healthz, /metrics, and the routes of protocols."""
 
     async def livez(_: Request) -> Response:
         """200 while the process can answer at all."""
@@ -48,20 +56,53 @@ def application(predictor: Predictor, metrics: CollectorRegistry) -> Starlette:
             Route("/livez", livez),
             Route("/healthz", healthz),
             Route("/metrics", exposition),
+            *routes,
         ]
     )
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """A request's body of at most `limit` bytes, decompressed.
+
+    Raises TooLarge, before more than that is held, and InvalidInput where the body is not what its
+    Content-Encoding says.
+    """
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding not in ("identity", *_ENCODINGS):
+        raise InvalidInput(f"Content-Encoding '{encoding}' is none of {', '.join(_ENCODINGS)}")
+    inflate = zlib.decompressobj(_ENCODINGS[encoding]) if encoding in _ENCODINGS else None
+    body = bytearray()
+    async for chunk in request.stream():
+        try:
+            body += inflate.decompress(chunk, limit + 1 - len(body)) if inflate else chunk
+        except zlib.error as error:
+            raise InvalidInput(f"the body is not {encoding}: {error}") from error
+        if len(body) > limit:
+            raise TooLarge(
+                f"the body has more than {limit} bytes (--max-message-bytes of the worker)"
+            )
+    if inflate and not inflate.eof:
+        raise InvalidInput(f"the body is not whole: its {encoding} does not end")
+    return bytes(body)
 
 
 class HttpServer:
     """Serves an application on the running event loop."""
 
-    def __init__(self, app: Starlette, listen: str):
-        """Binds HOST:PORT; raises StartupError where that is not possible."""
+    def __init__(self, app: Starlette, listen: str, grace: float):
+        """Binds HOST:PORT; raises StartupError where that is not possible.
+
+        `grace` is how many seconds requests in flight get when it stops.
+        """
         self._socket = listening_socket(listen)
         host, _, _ = listen.rpartition(":")
         self.address = f"{host}:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=math.ceil(grace),
         )
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None

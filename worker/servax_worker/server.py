@@ -116,7 +116,9 @@ class WorkerServer:
         self._predictor = Predictor(self._models.followers, self._metrics)
         self._metrics.watch_queues(self._predictor.waiting)
 
-        http = HttpServer(application(self._predictor, self._metrics.registry), settings.http)
+        routes = tfserving.routes(self._predictor, settings)
+        app = application(self._predictor, self._metrics.registry, routes)
+        http = HttpServer(app, settings.http, settings.grace)
         stack.push_async_callback(http.stop)
         limit = min(_EXPLAINED * settings.max_message_bytes, _LARGEST_MESSAGE)
         server = grpc.aio.server(
