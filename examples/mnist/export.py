@@ -48,22 +48,25 @@ def restore_mlp(checkpoint: Path) -> Callable[[jax.Array], Logits]:
     return mlp
 
 
-def export_cnn(checkpoint: Path, directory: Path) -> None:
-    """Write `program.bin` and `weights.safetensors` into a directory."""
+def export_cnn(checkpoint: Path, directory: Path, batch: str = "b") -> None:
+    """Write `program.bin` and `weights.safetensors` into a directory.
+
+    `batch` is how many images the program takes: any number, or as many as in "16".
+    """
     cnn, weights = restore_cnn(checkpoint)
     specs = {name: jax.ShapeDtypeStruct(w.shape, w.dtype) for name, w in weights.items()}
-    (directory / "program.bin").write_bytes(_export(cnn, specs, _image()))
+    (directory / "program.bin").write_bytes(_export(cnn, specs, _image(batch)))
     safetensors.flax.save_file(weights, directory / "weights.safetensors")
 
 
-def export_mlp(checkpoint: Path, directory: Path) -> None:
-    """Write `program.bin`, which holds the weights, into a directory."""
-    (directory / "program.bin").write_bytes(_export(restore_mlp(checkpoint), _image()))
+def export_mlp(checkpoint: Path, directory: Path, batch: str = "b") -> None:
+    """Write `program.bin`, which holds the weights, into a directory; `batch` as above."""
+    (directory / "program.bin").write_bytes(_export(restore_mlp(checkpoint), _image(batch)))
 
 
-def _image() -> jax.ShapeDtypeStruct:
-    (b,) = export.symbolic_shape("b")
-    return jax.ShapeDtypeStruct((b, 28, 28, 1), jnp.uint8)
+def _image(batch: str) -> jax.ShapeDtypeStruct:
+    (size,) = export.symbolic_shape(batch)
+    return jax.ShapeDtypeStruct((size, 28, 28, 1), jnp.uint8)
 
 
 def _export(function: Callable[..., Logits], *specs: Any) -> bytes:
