@@ -7,7 +7,7 @@ VENV := .venv/$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types protos protos-fresh lock install clean
+.PHONY: demo test lint types protos protos-fresh protos-lint lock install clean
 
 demo: $(READY)
 	$(BIN)/python -m examples.demo
@@ -30,6 +30,13 @@ protos: $(READY)
 protos-fresh: protos
 	git diff --exit-code -- protos
 	@test -z "$$(git ls-files --others --exclude-standard protos)"
+
+# Checks the style of the API, and that it breaks no caller of what was released last, or else of
+# the commit before; AGAINST=REF compares with another.
+AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || echo HEAD^)
+protos-lint: $(READY)
+	$(BIN)/buf lint
+	$(BIN)/buf breaking --against '.git#ref=$(AGAINST)' --against-config buf.yaml
 
 # Pins the newest releases for every supported Python.
 lock: $(READY)
