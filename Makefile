@@ -31,12 +31,14 @@ protos-fresh: protos
 	git diff --exit-code -- protos
 	@test -z "$$(git ls-files --others --exclude-standard protos)"
 
-# Checks the style of the API, and that it breaks no caller of what was released last, or else of
-# the commit before; AGAINST=REF compares with another.
-AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null || echo HEAD^)
+# Checks the style of the API, and that it breaks no caller of the last release; AGAINST=REF compares
+# with another.
+AGAINST ?= $(shell git describe --tags --abbrev=0 2>/dev/null)
 protos-lint: $(READY)
 	$(BIN)/buf lint
-	$(BIN)/buf breaking --against '.git#ref=$(AGAINST)' --against-config buf.yaml
+	@if [ -n "$(AGAINST)" ]; then \
+	  $(BIN)/buf breaking --against '.git#ref=$(AGAINST)' --against-config buf.yaml; \
+	else echo "There is no release yet that the API could break the callers of."; fi
 
 # Pins the newest releases for every supported Python.
 lock: $(READY)

@@ -32,8 +32,8 @@ from servax_worker.models import ServedModels
 from servax_worker.plans import Plans
 from servax_worker.predictor import Predictor
 from servax_worker.proofs import Proofs
-from servax_worker.quarantine import Quarantine
 from servax_worker.protocols import tfserving
+from servax_worker.quarantine import Quarantine
 from servax_worker.runtime import Runtime
 from servax_worker.servicer import PredictionServicer
 from servax_worker.settings import Settings
