@@ -5,6 +5,7 @@ TensorFlow's names of messages are those of the worker's own modules, so no proc
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -24,8 +25,8 @@ ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture(scope="session")
-def run():
-    """Runs a module with the stubs; gives its output."""
+def run_code():
+    """Runs a command that finds the stubs; gives its output."""
     try:
         directory = stubs.unpack()
     except subprocess.CalledProcessError as error:
@@ -33,9 +34,9 @@ def run():
     paths = [str(directory), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
-    def run(module, *arguments):
+    def run_code(*command):
         result = subprocess.run(
-            [sys.executable, "-m", module, *arguments],
+            command,
             cwd=ROOT,
             env=environment,
             capture_output=True,
@@ -44,7 +45,13 @@ def run():
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
 
-    return run
+    return run_code
+
+
+@pytest.fixture(scope="session")
+def run(run_code):
+    """Runs a module; gives its output."""
+    return lambda module, *arguments: run_code(sys.executable, "-m", module, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +174,24 @@ def test_digits(run, worker, ready, exports):
     for kind in ("cnn", "mlp"):
         (accuracy,) = {line[-1] for line in lines if line[0] == kind}
         assert float(accuracy) > 0.6
+
+
+def test_the_documentation(run_code, worker, ready):
+    """What docs/clients.md shows for Python and curl works as it stands there."""
+    page = (ROOT / "docs" / "clients.md").read_text()
+    page = page.replace("127.0.0.1:8500", worker.address).replace('"mnist"', '"digits-mlp"')
+    page = page.replace("127.0.0.1:8501", worker.serving["http"])
+    page = page.replace("models/mnist", "models/digits-mlp")
+    ready("digits-mlp")
+
+    python = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    curl = next(
+        each for each in re.findall(r"```bash\n(.*?)```", page, re.DOTALL) if "curl" in each
+    )
+
+    assert [run_code(sys.executable, "-c", code) for code in python] == ["(1, 10)\n"] * 2
+    if shutil.which("curl"):
+        answers = run_code("bash", "-c", curl)
+        assert "AVAILABLE" in answers
+        assert "tensorflow/serving/predict" in answers
+        assert "predictions" in answers
