@@ -11,23 +11,16 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from servax.dtypes import numpy_dtype
 from servax.types import DEFAULT_SIGNATURE, TensorSpec
 from servax_worker.errors import InvalidInput, Unsupported
+from servax_worker.protocols.numbers import Misfit, array_of, is_base64
 
-_MOST_DIMENSIONS = 64  # numpy's
 _SPECIAL = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-
-
-class _Misfit(Exception):
-    """Why a value is not an array of a type."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +61,7 @@ class Document:
         """
         if self.in_rows:
             columns = _columns(self.values, specs)
-        elif isinstance(self.values, dict) and not _is_base64(self.values):
+        elif isinstance(self.values, dict) and not is_base64(self.values):
             columns = self.values
         else:
             columns = {_only(specs, "'inputs' is a value").name: self.values}
@@ -82,8 +75,8 @@ class Document:
         problems = []
         for name, value in columns.items():
             try:
-                arrays[name] = _array(value, types[name])
-            except _Misfit as misfit:
+                arrays[name] = array_of(value, types[name])
+            except Misfit as misfit:
                 problems.append(f"input '{name}' takes {types[name]}: {misfit}")
         if problems:
             raise InvalidInput("; ".join(problems))
@@ -114,7 +107,7 @@ def render(outputs: Mapping[str, NDArray[Any]], *, in_rows: bool) -> str:
 def _columns(instances: Any, specs: Sequence[TensorSpec]) -> dict[str, list[Any]]:
     if not isinstance(instances, list) or not instances:
         raise InvalidInput("'instances' is not a list of at least one row")
-    named = [isinstance(row, dict) and not _is_base64(row) for row in instances]
+    named = [isinstance(row, dict) and not is_base64(row) for row in instances]
     if not any(named):
         return {_only(specs, "the rows of 'instances' are values").name: instances}
     names = {spec.name for spec in specs}
@@ -134,75 +127,6 @@ def _only(specs: Sequence[TensorSpec], what: str) -> TensorSpec:
             f"{', '.join(spec.name for spec in specs)}"
         )
     return specs[0]
-
-
-def _is_base64(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str)
-
-
-def _array(value: Any, name: str) -> NDArray[Any]:
-    shape, leaves = _flatten(value)
-    dtype = numpy_dtype(name)
-    if dtype.kind == "c":
-        raise Unsupported(f"JSON has no form for {name}; call over gRPC")
-    allowed = {bool} if name == "bool" else {int} if "int" in name else {int, float}
-    if not set(map(type, leaves)) <= allowed:
-        stranger = next(leaf for leaf in leaves if type(leaf) not in allowed)
-        raise _Misfit(_why_not(stranger))
-    if "int" in name and leaves:
-        info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
-        for extreme in (min(leaves), max(leaves)):
-            if not info.min <= extreme <= info.max:
-                raise _Misfit(f"{extreme} is outside of {info.min} to {info.max}")
-    if "int" in name or name == "bool":
-        return np.array(leaves, dtype).reshape(shape)
-    return _floats(leaves, dtype).reshape(shape)
-
-
-def _floats(leaves: list[int | float], dtype: np.dtype[Any]) -> NDArray[Any]:
-    try:
-        exact = np.array(leaves, np.float64)
-    except OverflowError:
-        raise _Misfit("an integer of hundreds of digits is beyond every float") from None
-    with np.errstate(over="ignore"):
-        array = exact.astype(dtype)
-    lost = (np.isfinite(exact) != np.isfinite(array)) | (np.isnan(exact) != np.isnan(array))
-    if dtype in (np.float32, np.float64):
-        # As TensorFlow Serving does, which has no narrower types in JSON.
-        largest = 2 ** (np.finfo(dtype).nmant + 1)
-        for index in np.flatnonzero(np.abs(exact) >= largest):
-            leaf = leaves[index]
-            lost[index] |= isinstance(leaf, int) and float(array[index]) != leaf
-    if lost.any():
-        raise _Misfit(f"{leaves[int(np.argmax(lost))]} cannot be held")
-    return array
-
-
-def _flatten(value: Any) -> tuple[list[int], list[Any]]:
-    """The shape of nested lists, and what is in them."""
-    shape: list[int] = []
-    level = [value]
-    while level and isinstance(level[0], list):
-        if len(shape) == _MOST_DIMENSIONS:
-            raise _Misfit(f"lists are nested deeper than {_MOST_DIMENSIONS}")
-        if not all(isinstance(item, list) for item in level):
-            raise _Misfit(f"lists and values are mixed {len(shape)} lists deep")
-        sizes = set(map(len, level))
-        if len(sizes) > 1:
-            raise _Misfit(f"lists {len(shape)} deep have different lengths: {sorted(sizes)[:5]}")
-        shape.append(sizes.pop())
-        level = list(chain.from_iterable(level))
-    return shape, level
-
-
-def _why_not(leaf: Any) -> str:
-    if isinstance(leaf, str):
-        return f"{json.dumps(leaf[:40])} is text; programs of JAX take numbers"
-    if _is_base64(leaf):
-        return "base64 stands for bytes; programs of JAX take numbers"
-    if isinstance(leaf, list):
-        return "lists and values are mixed"
-    return f"{json.dumps(leaf)[:40]} does not belong there"
 
 
 def _text(name: str, array: NDArray[Any], depth: int) -> list[str]:
