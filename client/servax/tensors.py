@@ -97,7 +97,9 @@ def byte_size(dtype: str, shape: Sequence[int]) -> int:
     return math.prod(shape) * itemsize
 
 
-def from_bytes(dtype: str, shape: Sequence[int], data: bytes | bytearray) -> NDArray[Any]:
+def from_bytes(
+    dtype: str, shape: Sequence[int], data: bytes | bytearray | memoryview
+) -> NDArray[Any]:
     """Give the array that `data` holds: a read-only view, no copy.
 
     Raises InvalidTensor where `data` is not as long as dtype and shape want it, or holds bytes

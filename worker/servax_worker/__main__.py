@@ -201,6 +201,14 @@ def main() -> None:
     help="How many requests of one stream are worked on at once; more wait in the network.",
 )
 @click.option(
+    "--allow-shared-memory/--no-allow-shared-memory",
+    envvar="SERVAX_WORKER_ALLOW_SHARED_MEMORY",
+    show_envvar=True,
+    default=Settings.allow_shared_memory,
+    help="Whether callers that speak the Open Inference Protocol may pass arrays through shared "
+    "memory. Whoever can call then reads and writes every segment in /dev/shm that the worker can.",
+)
+@click.option(
     "--tensor-content/--no-tensor-content",
     envvar="SERVAX_WORKER_TENSOR_CONTENT",
     show_envvar=True,
@@ -297,6 +305,7 @@ def serve(
     max_message_bytes: int,
     max_request_bytes: int,
     max_in_flight: int,
+    allow_shared_memory: bool,
     tensor_content: bool,
     grace: float,
     memory_limit: int,
@@ -325,6 +334,7 @@ def serve(
         max_message_bytes=max_message_bytes,
         max_request_bytes=max_request_bytes,
         max_in_flight=max_in_flight,
+        allow_shared_memory=allow_shared_memory,
         tensor_content=tensor_content,
         grace=grace,
         memory_limit=memory_limit,

@@ -33,10 +33,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Ran:
-    """One batch: its rows, how many more it was padded by, and the seconds that its steps took."""
+    """One batch: its rows, how many more it was padded by, of how many calls they are, and the
+    seconds that its steps took.
+    """
 
     rows: int
     padding: int
+    calls: int
     input_seconds: float
     compute_seconds: float
     output_seconds: float
@@ -127,7 +130,9 @@ class Batch:
             self.error = error
             return
         filled, ended = sum(counts), time.monotonic()
-        self.ran = Ran(filled, self.rows - filled, joined - began, ran - joined, ended - ran)
+        self.ran = Ran(
+            filled, self.rows - filled, len(counts), joined - began, ran - joined, ended - ran
+        )
 
     def settle(self) -> None:
         """Tells how it ended, on the event loop; also where it was never run."""

@@ -6,6 +6,7 @@
     ├── InvalidInput       the request does not fit the signature
     ├── CannotServe        the version can never be served here, or not at this size
     ├── Unsupported        the protocol has it, but Servax does not
+    ├── AlreadyExists      what is to be made known has a name that is taken
     ├── TooLarge           the request exceeds a limit of the worker
     ├── Overloaded         too much waits already; the error says how long to stay away
     ├── OutOfMemory        the device has no room for this call
@@ -41,6 +42,10 @@ class CannotServe(WorkerError):
 
 class Unsupported(WorkerError):
     """What another protocol than the native one has, but Servax does not."""
+
+
+class AlreadyExists(WorkerError):
+    """What a caller makes known to the worker has a name that is taken."""
 
 
 class TooLarge(WorkerError):

@@ -17,11 +17,18 @@ _STATUS: dict[type[errors.WorkerError], grpc.StatusCode] = {
     errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
     errors.CannotServe: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
+    errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     errors.TooLarge: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.OutOfMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.ExecutionFailed: grpc.StatusCode.INTERNAL,
     errors.DeadlineExpired: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+# Where the clients of a protocol expect another one: Triton's full queues are UNAVAILABLE, which is
+# what those who call it repeat.
+_INSTEAD: dict[str, dict[type[errors.WorkerError], grpc.StatusCode]] = {
+    "/inference.": {errors.Overloaded: grpc.StatusCode.UNAVAILABLE},
 }
 
 # A status travels in the trailers, which may have 8 KiB; every non-ASCII byte takes three.
@@ -49,9 +56,10 @@ def status_of(error: Exception, method: str) -> tuple[grpc.StatusCode, str]:
     """The status and message for an error; one that nobody foresaw is logged, not told."""
     while isinstance(error, ExceptionGroup):  # of a stream's tasks; the first ended the others
         error = error.exceptions[0]
+    instead = next((each for prefix, each in _INSTEAD.items() if method.startswith(prefix)), {})
     for kind in type(error).__mro__:
         if kind in _STATUS:
-            return _STATUS[kind], _shortened(str(error))
+            return instead.get(kind, _STATUS[kind]), _shortened(str(error))
     log.error("unexpected error", method=method, exc_info=error)
     return grpc.StatusCode.INTERNAL, "internal error; the worker's log tells more"
 

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from servax.types import ServedState
 from servax_worker.batch import Ran
+from servax_worker.statistics import Statistics, VersionStatistics
 
 _SECONDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
@@ -22,6 +23,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.statistics = Statistics()
         self.requests = Counter(
             "servax_requests",
             "Requests by result: ok, or the kind of error. Labels are empty where the request "
@@ -99,7 +101,8 @@ class Metrics:
 
     def of_calls(self, model: str, version: int, signature: str) -> "CallMetrics":
         """The instruments of one signature."""
-        return CallMetrics(self, (model, str(version), signature))
+        statistics = self.statistics.of(model, version)
+        return CallMetrics(self, statistics, (model, str(version), signature))
 
     def watch_queues(
         self, waiting: Callable[[], Iterable[tuple[tuple[str, str, str], int]]]
@@ -131,17 +134,27 @@ class Metrics:
 class CallMetrics:
     """The instruments of one signature, with their labels looked up."""
 
-    def __init__(self, metrics: Metrics, labels: tuple[str, str, str]):
-        self.ok = metrics.requests.labels(*labels, "ok")
-        self.queue_seconds = metrics.queue_seconds.labels(*labels)
+    def __init__(
+        self, metrics: Metrics, statistics: VersionStatistics, labels: tuple[str, str, str]
+    ):
+        self._statistics = statistics
+        self._ok = metrics.requests.labels(*labels, "ok")
+        self._queue_seconds = metrics.queue_seconds.labels(*labels)
         self._batch_rows = metrics.batch_rows.labels(*labels)
         self._padding_rows = metrics.padding_rows.labels(*labels)
         self._input_seconds = metrics.input_seconds.labels(*labels)
         self._compute_seconds = metrics.compute_seconds.labels(*labels)
         self._output_seconds = metrics.output_seconds.labels(*labels)
 
+    def answered(self, seconds: float, queue_seconds: float) -> None:
+        """Counts a request that took so long, of which it waited so long."""
+        self._ok.inc()
+        self._queue_seconds.observe(queue_seconds)
+        self._statistics.answered(seconds, queue_seconds)
+
     def ran(self, ran: Ran) -> None:
         """Counts a batch."""
+        self._statistics.ran(ran)
         self._batch_rows.observe(ran.rows)
         self._padding_rows.inc(ran.padding)
         self._input_seconds.observe(ran.input_seconds)

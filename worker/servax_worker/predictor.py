@@ -1,6 +1,7 @@
 """Finds the model and runs a request, free of any transport."""
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class Predictor:
             Overloaded, DeadlineExpired, OutOfMemory, ExecutionFailed: as their names say.
         """
         labels = ["", "", ""]
-        with self._counted(labels), self._find(request).use() as loaded:
+        with self._counted(labels) as began, self._find(request).use() as loaded:
             version = loaded.version
             labels[:] = version.model, str(version.number), request.signature
             signature = loaded.signatures.get(request.signature)
@@ -84,12 +85,11 @@ class Predictor:
             size, limit = signature.checker.output_bytes(wanted, sizes), request.max_answer_bytes
             if limit is not None and size > limit:
                 raise TooLarge(
-                    f"the answer has {size} bytes, Predict gives {limit} (--max-message-bytes of "
-                    f"the worker); ask with PredictStream, which gives it in parts"
+                    f"the answer has {size} bytes, one message takes {limit}; ask with "
+                    f"servax.v1.Prediction/PredictStream, which gives it in parts"
                 )
             result = await signature.call(request.inputs, sizes, request.deadline)
-            signature.metrics.queue_seconds.observe(result.queue_seconds)
-            signature.metrics.ok.inc()
+            signature.metrics.answered(time.monotonic() - began, result.queue_seconds)
             outputs = {name: result.outputs[name] for name in wanted}
             return Answer(version.model, version.number, request.signature, outputs)
 
@@ -196,11 +196,12 @@ class Predictor:
         return f"this worker serves {names}"
 
     @contextmanager
-    def _counted(self, labels: list[str]) -> Iterator[None]:
-        """Counts how a request fails; `labels` are read then."""
+    def _counted(self, labels: list[str]) -> Iterator[float]:
+        """Counts how a request fails; `labels` are read then. Gives when it began."""
         self._running += 1
+        began = time.monotonic()
         try:
-            yield
+            yield began
         except BaseException as error:
             result = "Unexpected"
             if isinstance(error, asyncio.CancelledError):
@@ -208,6 +209,9 @@ class Predictor:
             elif isinstance(error, WorkerError):
                 result = type(error).__name__
             self._metrics.requests.labels(*labels, result).inc()
+            if model := labels[0]:
+                failure = self._metrics.statistics.of(model, int(labels[1])).failure
+                failure.add(time.monotonic() - began)
             raise
         finally:
             self._running -= 1

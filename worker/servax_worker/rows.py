@@ -44,14 +44,15 @@ def restore(parts: Sequence[Arrays]) -> Arrays:
 
 
 def _join(arrays: Sequence[NDArray[Any]], rows: int) -> NDArray[Any]:
-    joined = _empty((rows, *arrays[0].shape[1:]), arrays[0].dtype)
+    joined = empty_aligned((rows, *arrays[0].shape[1:]), arrays[0].dtype)
     filled = sum(map(len, arrays))
     np.concatenate(arrays, out=joined[:filled])
     joined[filled:] = joined[filled - 1]
     return joined
 
 
-def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def empty_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """An array of undefined elements that XLA reads in place on a CPU."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT

@@ -33,6 +33,7 @@ from servax_worker.plans import Plans
 from servax_worker.predictor import Predictor
 from servax_worker.proofs import Proofs
 from servax_worker.protocols import tfserving
+from servax_worker.protocols.oip import OpenInference
 from servax_worker.quarantine import Quarantine
 from servax_worker.runtime import Runtime
 from servax_worker.servicer import PredictionServicer
@@ -116,11 +117,14 @@ class WorkerServer:
         self._predictor = Predictor(self._models.followers, self._metrics)
         self._metrics.watch_queues(self._predictor.waiting)
 
+        open_inference = OpenInference(self._predictor, self._metrics.statistics, settings)
         routes = tfserving.routes(self._predictor, settings)
         app = application(self._predictor, self._metrics.registry, routes)
         http = HttpServer(app, settings.http, settings.grace)
         stack.push_async_callback(http.stop)
-        limit = min(_EXPLAINED * settings.max_message_bytes, _LARGEST_MESSAGE)
+        # Clients of the Open Inference Protocol have no other way than one message.
+        limit = max(_EXPLAINED * settings.max_message_bytes, settings.max_request_bytes)
+        limit = min(limit, _LARGEST_MESSAGE)
         server = grpc.aio.server(
             interceptors=[ErrorInterceptor()],
             options=[
@@ -153,6 +157,7 @@ class WorkerServer:
         )
         prediction_pb2_grpc.add_PredictionServicer_to_server(servicer, server)
         self._services += tfserving.add_to_server(self._predictor, settings, server)
+        self._services += open_inference.add_to_server(server)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(
@@ -163,7 +168,7 @@ class WorkerServer:
         await self._update_health()
         await server.start()
         await http.start()
-        stack.push_async_callback(self._drain, server, servicer)
+        stack.push_async_callback(self._drain, server, servicer, open_inference)
         stack.push_async_callback(self._models.close)
 
         background = [asyncio.create_task(self._follow_changes())]
@@ -242,11 +247,17 @@ class WorkerServer:
         for service in ("", *self._services):
             await self._health.set(service, status)
 
-    async def _drain(self, server: grpc.aio.Server, servicer: PredictionServicer) -> None:
+    async def _drain(
+        self,
+        server: grpc.aio.Server,
+        servicer: PredictionServicer,
+        open_inference: OpenInference,
+    ) -> None:
         log.info("draining", grace=self._settings.grace)
         await self._health.enter_graceful_shutdown()
         self._predictor.drain()
         servicer.drain()
+        open_inference.drain()
         # Who comes meanwhile is told to ask another worker; a server that stops would leave it to
         # chance what they are told.
         end = time.monotonic() + self._settings.grace

@@ -60,6 +60,10 @@ class Settings:
     max_in_flight: int = 256
     """How many requests of one stream run at once; more wait in the network."""
 
+    allow_shared_memory: bool = False
+    """Whether callers that speak the Open Inference Protocol may pass arrays through shared memory:
+    whoever can call then reads and writes every segment of this machine that the worker can."""
+
     tensor_content: bool = False
     """Whether answers over TensorFlow Serving's protocol have their elements as bytes, in
     `tensor_content`; its own server calls it --enable_serialization_as_tensor_content."""
