@@ -90,12 +90,9 @@ class Loader:
         try:
             if self._version is None:
                 self._version = await self._resolve()
-            self.status = replace(
-                self.status,
-                version=self._version.number,
-                signatures=tuple(map(callers_view, self._version.signatures)),
-            )
+            self._tell(self._version)
             self.loaded = await self._versions.acquire(self._version, self._enter)
+            self._tell(self.loaded.version)  # with the encodings that run
             self._known.keep(self.reference, self._version)
             self._enter(ServedState.READY, self._doubt)
         except (WorkerError, ServaxError) as error:
@@ -165,6 +162,10 @@ class Loader:
             return await persist(self.reference, ask, self.note, NotFound, sleep=self._sleep)
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
+
+    def _tell(self, version: Version) -> None:
+        signatures = tuple(map(callers_view, version.signatures))
+        self.status = replace(self.status, version=version.number, signatures=signatures)
 
     def _enter(self, state: ServedState, detail: str = "") -> None:
         if state is not self.status.state:
