@@ -20,7 +20,9 @@ OURS = {"servax", "servax_proto", "servax_registry", "servax_worker"}
 SPEAKS_PROTOBUF = {
     "servax": {"convert", "_calls", "_blocking", "aio", "tensors"},
     "servax_registry": {"convert", "servicer", "interceptors", "server"},
-    "servax_worker": {"convert", "servicer", "parts", "interceptors", "server", "protocols"},
+    "servax_worker": {
+        *("convert", "servicer", "management", "parts", "interceptors", "server", "protocols"),
+    },
 }
 
 

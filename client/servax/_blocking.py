@@ -10,9 +10,8 @@ import grpc
 from servax._calls.endpoints import Endpoints
 from servax._calls.methods import channel_options
 from servax._calls.steps import Call, Peer, Requests
+from servax._calls.stubs import Stub, stub
 from servax.errors import FailedPrecondition, translated
-from servax_proto.v1.prediction_pb2_grpc import PredictionStub
-from servax_proto.v1.registry_pb2_grpc import RegistryStub
 
 
 class Channels:
@@ -22,7 +21,7 @@ class Channels:
         self._endpoints = endpoints
         self._lock = threading.Lock()
         self._closed = False
-        self._opened: dict[Peer, tuple[grpc.Channel, RegistryStub | PredictionStub]] = {}
+        self._opened: dict[Peer, tuple[grpc.Channel, Stub]] = {}
 
     def close(self) -> None:
         """Close what was opened; nothing can be called any more."""
@@ -57,8 +56,7 @@ class Channels:
             if peer not in self._opened:
                 address = self._endpoints.address(peer)
                 channel = grpc.insecure_channel(address, options=channel_options(peer))
-                stub = RegistryStub if peer is Peer.REGISTRY else PredictionStub
-                self._opened[peer] = channel, stub(channel)
+                self._opened[peer] = channel, stub(peer, channel)
             return getattr(self._opened[peer][1], step.method.name)
 
 

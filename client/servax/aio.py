@@ -20,6 +20,7 @@ from servax._calls import worker as worker_calls
 from servax._calls.endpoints import DEFAULT_TIMEOUT, Endpoints
 from servax._calls.methods import channel_options
 from servax._calls.steps import Call, Peer, Sleep, Step, Steps, Work
+from servax._calls.stubs import Stub, stub
 from servax.errors import FailedPrecondition, translated
 from servax.reference import ModelReference
 from servax.types import (
@@ -38,8 +39,6 @@ from servax.types import (
     Version,
     WorkerStatus,
 )
-from servax_proto.v1.prediction_pb2_grpc import PredictionStub
-from servax_proto.v1.registry_pb2_grpc import RegistryStub
 
 T = TypeVar("T")
 
@@ -65,7 +64,7 @@ class AsyncClient:
         self._closed = False
         self._blocking = Channels(self._endpoints)
         self._channels: dict[Peer, grpc.aio.Channel] = {}
-        self._stubs: dict[Peer, RegistryStub | PredictionStub] = {}
+        self._stubs: dict[Peer, Stub] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -337,6 +336,20 @@ class AsyncClient:
         seconds = self._endpoints.seconds(timeout)
         return await self._perform(worker_calls.wait_until_ready(reference, seconds))
 
+    async def load(
+        self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT
+    ) -> tuple[ServedVersion, ...]:
+        """As `Client.load`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(worker_calls.load(reference, seconds))
+
+    async def unload(
+        self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT
+    ) -> tuple[ServedVersion, ...]:
+        """As `Client.unload`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(worker_calls.unload(reference, seconds))
+
     async def _pages(self, page: Callable[[str], Steps[tuple[list[T], str]]]) -> AsyncIterator[T]:
         items, token = await self._perform(page(""))
         for item in items:
@@ -394,13 +407,12 @@ class AsyncClient:
         finally:
             stream.cancel()  # of no effect where the stream has ended
 
-    def _stub(self, peer: Peer) -> RegistryStub | PredictionStub:
+    def _stub(self, peer: Peer) -> Stub:
         if self._closed:
             raise FailedPrecondition("this client is closed")
         if peer not in self._stubs:
             address = self._endpoints.address(peer)
             channel = grpc.aio.insecure_channel(address, options=channel_options(peer))
             self._channels[peer] = channel
-            stub = RegistryStub if peer is Peer.REGISTRY else PredictionStub
-            self._stubs[peer] = stub(channel)
+            self._stubs[peer] = stub(peer, channel)
         return self._stubs[peer]

@@ -408,6 +408,30 @@ class Client:
         seconds = self._endpoints.seconds(timeout)
         return self._perform(worker_calls.wait_until_ready(reference, seconds))
 
+    def load(
+        self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT
+    ) -> tuple[ServedVersion, ...]:
+        """Have the worker serve a model from now on; gives what is there under this reference.
+
+        An alias, or a name alone, is followed wherever it moves. Loading takes its time: see
+        `wait_until_ready`. Repeating it does no harm; what has FAILED is tried once more. Raises
+        `PermissionDenied` where the worker does not allow it.
+        """
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(worker_calls.load(reference, seconds))
+
+    def unload(
+        self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT
+    ) -> tuple[ServedVersion, ...]:
+        """Have the worker serve a model no more, and wait until its memory is given back.
+
+        `reference` is the one that it was loaded by. Calls in flight are finished. Gives what was
+        there: nothing where it was not served. Raises `PermissionDenied` where the worker does not
+        allow it.
+        """
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(worker_calls.unload(reference, seconds))
+
     def _pages(self, page: Callable[[str], Steps[tuple[list[T], str]]]) -> Iterator[T]:
         items, token = self._perform(page(""))
         yield from items

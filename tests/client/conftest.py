@@ -32,6 +32,8 @@ from servax.types import (
 )
 from servax_proto.v1 import (
     artifact_pb2,
+    management_pb2,
+    management_pb2_grpc,
     prediction_pb2,
     prediction_pb2_grpc,
     registry_pb2,
@@ -285,7 +287,9 @@ class FakeRegistry(registry_pb2_grpc.RegistryServicer):
 
 
 @dataclass
-class FakeWorker(prediction_pb2_grpc.PredictionServicer):
+class FakeWorker(
+    prediction_pb2_grpc.PredictionServicer, management_pb2_grpc.WorkerManagementServicer
+):
     """Gives every input `x` back as `output`, and every other by its own name.
 
     `served` is what it says that it serves; each answer to GetStatus drops the first of `history`.
@@ -365,6 +369,28 @@ class FakeWorker(prediction_pb2_grpc.PredictionServicer):
         served = tuple(v for v in served if request.model in ("", v.model))
         return convert.worker_status_to_proto(WorkerStatus(served, "cpu", "0.12.0"))
 
+    def LoadModel(self, request, context):
+        if request.model == "forbidden":
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "not allowed for the test")
+        loading = ServedVersion(
+            request.model, request.version, request.alias, ServedState.RESOLVING, "", ()
+        )
+        if loading not in self.served:
+            self.served += (loading,)
+        return management_pb2.LoadModelResponse(versions=[convert.served_version_to_proto(loading)])
+
+    def UnloadModel(self, request, context):
+        gone = tuple(
+            each
+            for each in self.served
+            if (each.model, each.alias) == (request.model, request.alias)
+            and request.version in (0, each.version)
+        )
+        self.served = tuple(each for each in self.served if each not in gone)
+        return management_pb2.UnloadModelResponse(
+            versions=map(convert.served_version_to_proto, gone)
+        )
+
 
 @contextmanager
 def serving(add, servicer):
@@ -402,7 +428,12 @@ def registry_address(registry):
 @pytest.fixture
 def worker_address(worker):
     """Where the worker listens."""
-    with serving(prediction_pb2_grpc.add_PredictionServicer_to_server, worker) as address:
+
+    def add(servicer, server):
+        prediction_pb2_grpc.add_PredictionServicer_to_server(servicer, server)
+        management_pb2_grpc.add_WorkerManagementServicer_to_server(servicer, server)
+
+    with serving(add, worker) as address:
         yield address
 
 

@@ -440,6 +440,20 @@ def test_the_status_is_shown(run):
     assert "READY" in printed
 
 
+def test_models_are_loaded_and_unloaded(run, worker):
+    """load and unload tell what is there; load can wait until it is READY, and tells why not."""
+    assert "RESOLVING" in run("load", "lm@production").stdout
+    assert json.loads(run("unload", "lm@production", "--json").stdout) == [
+        {
+            **{"model": "lm", "version": 0, "alias": "production"},
+            **{"state": "RESOLVING", "detail": "", "signatures": []},
+        }
+    ]
+    assert run("unload", "lm@production", "--json").stdout == "[]\n"
+    assert "READY" in run("load", "echo:1", "--wait").stdout
+    assert "not allowed for the test" in run("load", "forbidden", code=1).stderr
+
+
 def test_the_installed_command_runs(registry_address, program):
     """In a process of its own, with its output in a pipe, a command works and shows no bars."""
     command = [sys.executable, "-c", "from servax.cli import main; main()"]

@@ -16,9 +16,11 @@ from servax import (
     InvalidTensor,
     ModelReference,
     NotFound,
+    PermissionDenied,
     ServedState,
     ServedVersion,
     Unreachable,
+    WorkerStatus,
 )
 from servax._calls.worker import MESSAGE_BYTES
 
@@ -190,3 +192,27 @@ def test_a_worker_that_is_not_there_is_waited_for_until_the_timeout(connect):
         client.wait_until_ready("echo", timeout=2.5)
     with pytest.raises(Unreachable):
         client.predict("echo", {"x": X})
+
+
+@pytest.mark.parametrize("reference", ["lm", "lm:3", "lm@production"])
+def test_models_are_loaded_and_unloaded(client, worker, reference):
+    """What is asked for is what the worker is told, and its answer is given; unloading what is not
+    there gives nothing.
+    """
+    before = worker.served
+    for _ in range(2):
+        (served,) = client.load(reference)
+        asked = WorkerStatus((served,), "", "").matching(ModelReference.parse(reference))
+        assert asked == (served,)
+        assert served.state is ServedState.RESOLVING
+    assert worker.served == (*before, served)
+
+    assert client.unload(reference) == (served,)
+    assert client.unload(reference) == ()
+    assert worker.served == before
+
+
+def test_management_may_be_forbidden(client):
+    """What a worker does not allow is a PermissionDenied with its words."""
+    with pytest.raises(PermissionDenied, match="not allowed for the test"):
+        client.load("forbidden")

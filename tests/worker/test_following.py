@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 import weakref
+from functools import partial
 
 import grpc
 import httpx
@@ -24,16 +25,24 @@ POLL = 0.05
 
 
 @pytest.fixture
-def publish_linear(publish, linear_program, tmp_path):
-    """Publishes `linear` with a bias that is the version's number."""
+def publish_linear_to(linear_program, tmp_path):
+    """Publishes `linear` to a registry, with a bias that is the version's number."""
 
-    def publish_linear(name, number, **options):
+    def publish_linear_to(address, name, number, **options):
         path = tmp_path / f"{number}.safetensors"
         zeros, bias = np.zeros((3, 4), np.float32), np.full(4, number, np.float32)
         save_file({"dense.kernel": zeros, "dense.bias": bias}, path)
-        assert publish(name, linear_program, weights=[path], **options).number == number
+        with Client(registry=address) as client:
+            version = client.push(name, linear_program, weights=[path], **options)
+        assert version.number == number
 
-    return publish_linear
+    return publish_linear_to
+
+
+@pytest.fixture
+def publish_linear(publish_linear_to, registry):
+    """Publishes `linear` as `publish_linear_to` does, to the registry that all share."""
+    return partial(publish_linear_to, registry)
 
 
 def wait_for(condition):
@@ -226,3 +235,61 @@ def test_a_registry_that_goes_changes_nothing(
         assert "whether left has moved is not known" in served.detail
         assert client.predict("left", {"x": X})["best"].shape == (1,)
         assert httpx.get(f"{worker.http}/healthz").status_code == 200
+
+
+def test_a_restart_without_the_registry_serves_what_it_served(
+    start, serving, publish_linear_to, tmp_path
+):
+    """A worker that starts while its registry is away serves from its cache what it served last,
+    and says so; when the registry is back, it follows again.
+    """
+    options = ("--db", f"sqlite:///{tmp_path}/r.db", "--listen")
+    registry = start("servax_registry", *options, "127.0.0.1:0")
+    address, cache = registry.address, tmp_path / "cache"
+    publish_linear_to(address, "kept", 1, aliases=["production"])
+    models = ("kept@production", "kept:1")
+    with serving(*models, registry=address, cache_directory=cache) as worker:
+        worker.wait_until_loaded()
+    registry.stop()
+    with (
+        serving(*models, registry=address, cache_directory=cache, poll=POLL) as worker,
+        Client(registry=address, worker=worker.address) as client,
+    ):
+        worker.wait_until_loaded()
+        assert states(client, "kept") == [(1, "READY")] * 2
+        by_alias, by_number = client.status("kept").versions
+        assert "is not known" in by_alias.detail
+        assert by_number.detail.startswith("served as before, for kept:1 is not known")
+        assert client.predict("kept@production", {"x": X})["scores"][0, 0] == 1
+
+        start("servax_registry", *options, address)
+        publish_linear_to(address, "kept", 2, aliases=["production"])
+        wait_for(lambda: states(client, "kept") == [(2, "READY"), (1, "READY")])
+        assert client.predict("kept@production", {"x": X})["scores"][0, 0] == 2
+
+
+def test_references_to_one_version_share_it(registry, serving, publish_linear):
+    """A version that three references point to is compiled once, and lives until the last has
+    moved away.
+    """
+    publish_linear("shared", 1, aliases=["a", "b"])
+    publish_linear("shared", 2)
+    with (
+        serving("shared@a", "shared@b", "shared:1", poll=POLL) as worker,
+        Client(registry=registry, worker=worker.address) as client,
+    ):
+        worker.wait_until_loaded()
+        loaded = [
+            weakref.ref(each)
+            for each in gc.get_objects()
+            if isinstance(each, LoadedVersion) and each.version.model == "shared"
+        ]
+        assert len(loaded) == 1
+        client.set_alias("shared", "a", 2)
+        wait_for(lambda: states(client, "shared")[0] == (2, "READY"))
+        assert client.predict("shared@a", {"x": X})["scores"][0, 0] == 2
+        assert client.predict("shared@b", {"x": X})["scores"][0, 0] == 1
+        client.set_alias("shared", "b", 2)
+        wait_for(lambda: states(client, "shared") == [(2, "READY"), (2, "READY"), (1, "READY")])
+        assert client.predict("shared:1", {"x": X})["scores"][0, 0] == 1
+        assert loaded[0]() is not None

@@ -83,7 +83,6 @@ def main() -> None:
     "models",
     type=_Reference(),
     multiple=True,
-    required=True,
     envvar="SERVAX_WORKER_MODEL",
     show_envvar=True,
     metavar="NAME[@ALIAS|:VERSION]",
@@ -246,6 +245,13 @@ def main() -> None:
     "more; separate by spaces in the environment.",
 )
 @click.option(
+    "--allow-management/--no-allow-management",
+    envvar="SERVAX_WORKER_ALLOW_MANAGEMENT",
+    show_envvar=True,
+    default=Settings.allow_management,
+    help="Whether anybody who reaches the worker may load and unload models.",
+)
+@click.option(
     "--load-apart/--no-load-apart",
     envvar="SERVAX_WORKER_LOAD_APART",
     show_envvar=True,
@@ -310,6 +316,7 @@ def serve(
     grace: float,
     memory_limit: int,
     allowed_custom_calls: tuple[str, ...],
+    allow_management: bool,
     load_apart: bool,
     load_timeout: float,
     load_memory: int,
@@ -317,6 +324,8 @@ def serve(
     supervise: bool,
 ) -> None:
     """Serve models until SIGTERM or SIGINT."""
+    if not models and not allow_management:
+        raise click.UsageError("Missing option '--model', or --allow-management to load some later")
     settings = Settings(
         registry=registry,
         models=tuple(dict.fromkeys(models)),
@@ -339,6 +348,7 @@ def serve(
         grace=grace,
         memory_limit=memory_limit,
         allowed_custom_calls=frozenset(allowed_custom_calls),
+        allow_management=allow_management,
         load_apart=load_apart,
         load_timeout=load_timeout,
         load_memory=load_memory,

@@ -3,6 +3,7 @@
     WorkerError
     ├── NotServed          this worker does not serve what was asked for
     ├── NotReady           it does, but not yet or no longer
+    ├── NotAllowed         the worker's settings do not allow it
     ├── InvalidInput       the request does not fit the signature
     ├── CannotServe        the version can never be served here, or not at this size
     ├── Unsupported        the protocol has it, but Servax does not
@@ -30,6 +31,10 @@ class NotServed(WorkerError):
 
 class NotReady(WorkerError):
     """The model is being loaded or the worker is shutting down; asking again later helps."""
+
+
+class NotAllowed(WorkerError):
+    """The operator did not allow what was asked for; the message says with which option."""
 
 
 class InvalidInput(WorkerError):

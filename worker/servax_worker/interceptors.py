@@ -14,6 +14,7 @@ from servax_worker import errors
 _STATUS: dict[type[errors.WorkerError], grpc.StatusCode] = {
     errors.NotServed: grpc.StatusCode.NOT_FOUND,
     errors.NotReady: grpc.StatusCode.UNAVAILABLE,
+    errors.NotAllowed: grpc.StatusCode.PERMISSION_DENIED,
     errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
     errors.CannotServe: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,

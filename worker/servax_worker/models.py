@@ -3,13 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from servax.reference import ModelReference
 from servax.types import ServedState, ServedVersion
+from servax_worker.errors import NotReady
 from servax_worker.follower import Follower
-
-log = structlog.get_logger(__name__)
 
 
 class ServedModels:
@@ -31,6 +28,7 @@ class ServedModels:
         self._gone = gone
         self._running: dict[Follower, asyncio.Task[None]] = {}
         self._unloading: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     @property
     def references(self) -> tuple[ModelReference, ...]:
@@ -41,8 +39,10 @@ class ServedModels:
         """Serves a reference from now on, and tells how far that is.
 
         What is served already stays as it is; where its version has FAILED, quarantined ones
-        included, that is tried once more.
+        included, that is tried once more. Raises NotReady while the worker is shutting down.
         """
+        if self._closed:
+            raise NotReady("the worker is shutting down; ask another")
         follower = self._find(reference)
         if follower is not None:
             follower.pardon()
@@ -77,7 +77,8 @@ class ServedModels:
         return served
 
     async def close(self) -> None:
-        """Stops loading and following."""
+        """Stops loading and following, and takes nothing new."""
+        self._closed = True
         tasks = [*self._running.values(), *self._unloading]
         for task in tasks:
             task.cancel()

@@ -14,7 +14,12 @@ from grpc_reflection.v1alpha import reflection
 from servax import Client
 from servax.reference import ModelReference
 from servax.types import ServedState
-from servax_proto.v1 import prediction_pb2, prediction_pb2_grpc
+from servax_proto.v1 import (
+    management_pb2,
+    management_pb2_grpc,
+    prediction_pb2,
+    prediction_pb2_grpc,
+)
 from servax_worker.activity import Activity, Watch
 from servax_worker.apart import ApartAssembler
 from servax_worker.assembly import Assembler
@@ -26,6 +31,7 @@ from servax_worker.handover import Handover
 from servax_worker.http import HttpServer, application
 from servax_worker.interceptors import ErrorInterceptor
 from servax_worker.known import KnownVersions
+from servax_worker.management import ManagementServicer
 from servax_worker.memory import MemoryBudget
 from servax_worker.metrics import Metrics
 from servax_worker.models import ServedModels
@@ -42,6 +48,7 @@ from servax_worker.sockets import listening_socket
 from servax_worker.versions import LoadedVersions
 
 _SERVICE = prediction_pb2.DESCRIPTOR.services_by_name["Prediction"].full_name
+_MANAGEMENT = management_pb2.DESCRIPTOR.services_by_name["WorkerManagement"].full_name
 
 # How much larger than --max-message-bytes a message may be for the worker to explain the limit;
 # beyond that gRPC refuses it unread.
@@ -156,12 +163,14 @@ class WorkerServer:
             self._predictor, settings, platform=runtime.platform, jax_version=runtime.jax_version
         )
         prediction_pb2_grpc.add_PredictionServicer_to_server(servicer, server)
+        manager = ManagementServicer(self._models, allowed=settings.allow_management)
+        management_pb2_grpc.add_WorkerManagementServicer_to_server(manager, server)
         self._services += tfserving.add_to_server(self._predictor, settings, server)
         self._services += open_inference.add_to_server(server)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(
-            (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+            (*self._services, _MANAGEMENT, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )
         for reference in settings.models:
             self._models.load(reference)

@@ -71,6 +71,9 @@ class Settings:
     allowed_custom_calls: frozenset[str] = frozenset()
     """Targets of custom calls that programs may make although JAX does not keep them stable."""
 
+    allow_management: bool = False
+    """Whether callers may load and unload models."""
+
     load_apart: bool = False
     """Whether a version is loaded in a process of its own first."""
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from servax._calls.steps import Method, Peer
-from servax_proto.v1 import artifact_pb2, prediction_pb2, registry_pb2
+from servax_proto.v1 import artifact_pb2, management_pb2, prediction_pb2, registry_pb2
 
 FIND_MISSING_BLOBS = Method[
     registry_pb2.FindMissingBlobsRequest, registry_pb2.FindMissingBlobsResponse
@@ -58,9 +58,21 @@ GET_STATUS = Method[prediction_pb2.GetStatusRequest, prediction_pb2.GetStatusRes
     Peer.WORKER, "GetStatus"
 )
 
-_SERVICES = {Peer.REGISTRY: "servax.v1.Registry", Peer.WORKER: "servax.v1.Prediction"}
+LOAD_MODEL = Method[management_pb2.LoadModelRequest, management_pb2.LoadModelResponse](
+    Peer.WORKER, "LoadModel"
+)
+UNLOAD_MODEL = Method[management_pb2.UnloadModelRequest, management_pb2.UnloadModelResponse](
+    Peer.WORKER, "UnloadModel"
+)
 
-# Reads may be repeated; so may what makes a version, which its request_id tells from another.
+_SERVICES = [
+    service
+    for module in (registry_pb2, prediction_pb2, management_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+]
+
+# Reads may be repeated; so may what makes a version, which its request_id tells from another, and
+# what comes to the same when it is done twice.
 _REPEATABLE = (
     FIND_MISSING_BLOBS,
     READ_BLOB,
@@ -74,6 +86,8 @@ _REPEATABLE = (
     LIST_VERSIONS,
     GET_VERSION,
     GET_STATUS,
+    LOAD_MODEL,
+    UNLOAD_MODEL,
 )
 
 # About 1.5 s in all: long enough for a hiccup, short enough for a person who forgot to start it.
@@ -89,9 +103,10 @@ _RETRY_POLICY = {
 def channel_options(peer: Peer) -> list[tuple[str, Any]]:
     """Give gRPC's options for a channel to `peer`."""
     names = [
-        {"service": _SERVICES[method.peer], "method": method.name}
+        {"service": service.full_name, "method": method.name}
         for method in _REPEATABLE
-        if method.peer is peer
+        for service in _SERVICES
+        if method.peer is peer and method.name in service.methods_by_name
     ]
     config = {"methodConfig": [{"name": names, "retryPolicy": _RETRY_POLICY}]}
     options: list[tuple[str, Any]] = [

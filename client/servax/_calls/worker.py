@@ -9,7 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 from servax import convert
 from servax._calls.arguments import items
 from servax._calls.joined import Joined
-from servax._calls.methods import GET_STATUS, PREDICT, PREDICT_STREAM
+from servax._calls.methods import (
+    GET_STATUS,
+    LOAD_MODEL,
+    PREDICT,
+    PREDICT_STREAM,
+    UNLOAD_MODEL,
+)
 from servax._calls.steps import Steps, call, receive, sleep
 from servax.errors import (
     DeadlineExceeded,
@@ -26,7 +32,7 @@ from servax.parts import cut
 from servax.reference import ModelReference
 from servax.tensors import as_array, from_proto, header, wire_bytes
 from servax.types import ServedState, ServedVersion, WorkerStatus
-from servax_proto.v1 import prediction_pb2
+from servax_proto.v1 import management_pb2, prediction_pb2
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -116,6 +122,30 @@ def status(model: str, timeout: float | None) -> Steps[WorkerStatus]:
     """Ask what a worker serves: one model, or all when empty."""
     request = prediction_pb2.GetStatusRequest(model=model)
     return convert.worker_status_from_proto((yield from call(GET_STATUS, request, timeout)))
+
+
+def load(
+    reference: str | ModelReference, timeout: float | None
+) -> Steps[tuple[ServedVersion, ...]]:
+    """Have a worker serve a reference."""
+    reference = ModelReference.parse(reference)
+    request = management_pb2.LoadModelRequest(
+        model=reference.name, version=reference.version, alias=reference.alias
+    )
+    response = yield from call(LOAD_MODEL, request, timeout)
+    return tuple(map(convert.served_version_from_proto, response.versions))
+
+
+def unload(
+    reference: str | ModelReference, timeout: float | None
+) -> Steps[tuple[ServedVersion, ...]]:
+    """Have a worker serve a reference no more."""
+    reference = ModelReference.parse(reference)
+    request = management_pb2.UnloadModelRequest(
+        model=reference.name, version=reference.version, alias=reference.alias
+    )
+    response = yield from call(UNLOAD_MODEL, request, timeout)
+    return tuple(map(convert.served_version_from_proto, response.versions))
 
 
 def wait_until_ready(

@@ -168,11 +168,12 @@ def status(value: WorkerStatus) -> Document:
     return {
         "platform": value.platform,
         "jax_version": value.jax_version,
-        "versions": [_served(each) for each in value.versions],
+        "versions": [served(each) for each in value.versions],
     }
 
 
-def _served(value: ServedVersion) -> Document:
+def served(value: ServedVersion) -> Document:
+    """Describe a version on a worker."""
     return {
         "model": value.model,
         "version": value.version,

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from rich import progress
 from rich.console import Console
 from rich.filesize import decimal
+from rich.table import Table
 from rich.text import Text
 
 from servax.cli.rendering import add_row, escaped, grid, last_day, moment, show
-from servax.types import Change, Model, Progress, Version, WorkerStatus
+from servax.types import Change, Model, Progress, ServedVersion, Version, WorkerStatus
 
 _STYLES = {"READY": "green", "FAILED": "red"}
 
@@ -86,11 +87,20 @@ def print_changes(changes: Iterable[Change]) -> None:
 
 def print_status(status: WorkerStatus) -> None:
     """Print one line per version that a worker serves."""
+    show(Text(f"JAX {status.jax_version} on {status.platform}"), _served(status.versions))
+
+
+def print_served(versions: Iterable[ServedVersion]) -> None:
+    """Print one line per version."""
+    show(_served(versions))
+
+
+def _served(versions: Iterable[ServedVersion]) -> Table:
     table = grid("model", "version", "alias", "state", "detail")
-    for served in status.versions:
+    for served in versions:
         state = Text(served.state.name, style=_STYLES.get(served.state.name, "yellow"))
         add_row(table, served.model, served.version or "—", served.alias, state, served.detail)
-    show(Text(f"JAX {status.jax_version} on {status.platform}"), table)
+    return table
 
 
 def print_arrays(arrays: Mapping[str, NDArray[Any]], *, values: bool) -> None:

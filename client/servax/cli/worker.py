@@ -8,7 +8,7 @@ from servax.cli import documents, inputs, tables
 from servax.cli.parameters import PAIR, REFERENCE, output_options, worker_option
 from servax.client import Client
 from servax.reference import ModelReference
-from servax.types import DEFAULT_SIGNATURE
+from servax.types import DEFAULT_SIGNATURE, ServedVersion
 
 
 @click.command()
@@ -81,4 +81,36 @@ def status(name: str | None, worker: str, as_json: bool, timeout: float) -> None
         tables.print_status(answer)
 
 
-COMMANDS = (predict, status)
+@click.command()
+@click.argument("reference", type=REFERENCE)
+@click.option("--wait", is_flag=True, help="Return when it is READY, and fail when it cannot be.")
+@worker_option
+@output_options
+def load(reference: ModelReference, wait: bool, worker: str, as_json: bool, timeout: float) -> None:
+    """Have a worker serve the model REFERENCE from now on."""
+    with Client(worker=worker, timeout=timeout) as client:
+        served = client.load(reference)
+        if wait:
+            served = (client.wait_until_ready(reference),)
+    _print_served(served, as_json)
+
+
+@click.command()
+@click.argument("reference", type=REFERENCE)
+@worker_option
+@output_options
+def unload(reference: ModelReference, worker: str, as_json: bool, timeout: float) -> None:
+    """Have a worker serve the model REFERENCE no more, and wait until that is done."""
+    with Client(worker=worker, timeout=timeout) as client:
+        served = client.unload(reference)
+    _print_served(served, as_json)
+
+
+def _print_served(served: tuple[ServedVersion, ...], as_json: bool) -> None:
+    if as_json:
+        tables.print_json([documents.served(each) for each in served])
+    else:
+        tables.print_served(served)
+
+
+COMMANDS = (predict, status, load, unload)
