@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -103,11 +104,8 @@ class Registry:
             done = _requested(Versions(session), publication.request_id, publication.model)
         if done is not None:
             return done
-        try:
-            with self._publishing:
-                draft = self._drafts.make(publication, actor)
-        except BlobNotFound as error:
-            raise BlobsNotStored(f"{error}; upload it once more") from error
+        with self._drafting():
+            draft = self._drafts.make(publication, actor)
         return self._add(draft, publication.request_id, Action.PUBLISH, actor)
 
     def copy_version(
@@ -151,7 +149,7 @@ class Registry:
         found = find_signature(known, signature)
         if digest in found.programs:
             return known
-        with self._publishing:
+        with self._drafting():
             encoding = self._drafts.encode(known, found, digest)
         with self._database.write() as session:
             versions = Versions(session)
@@ -302,6 +300,15 @@ class Registry:
             raise InvalidRequest(f"of which model is alias {alias!r}? name it")
         with self._database.read() as session:
             return Changes(session).since(since, page_limit(page_size), model, alias)
+
+    @contextmanager
+    def _drafting(self) -> Iterator[None]:
+        """Take a turn; a blob that is collected meanwhile is one that is not stored."""
+        try:
+            with self._publishing:
+                yield
+        except BlobNotFound as error:
+            raise BlobsNotStored(f"{error}; upload it once more") from error
 
     def _add(self, draft: Version, request_id: str | None, action: Action, actor: str) -> Version:
         """Give a draft its number, and store it."""
