@@ -61,8 +61,8 @@ def application(
     )
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """A request's body of at most `limit` bytes, decompressed.
+async def read_body(request: Request, limit: int, setting: str = "--max-message-bytes") -> bytes:
+    """A request's body of at most `limit` bytes, which `setting` sets, decompressed.
 
     Raises TooLarge, before more than that is held, and InvalidInput where the body is not what its
     Content-Encoding says.
@@ -78,9 +78,7 @@ async def read_body(request: Request, limit: int) -> bytes:
         except zlib.error as error:
             raise InvalidInput(f"the body is not {encoding}: {error}") from error
         if len(body) > limit:
-            raise TooLarge(
-                f"the body has more than {limit} bytes (--max-message-bytes of the worker)"
-            )
+            raise TooLarge(f"the body has more than {limit} bytes ({setting} of the worker)")
     if inflate and not inflate.eof:
         raise InvalidInput(f"the body is not whole: its {encoding} does not end")
     return bytes(body)

@@ -130,7 +130,7 @@ async def _each_well_formed(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
 
 
 def _shortened(message: str) -> str:
-    encoded = message.encode()
+    encoded = message.encode(errors="backslashreplace")  # JSON may bring lone surrogates
     if len(encoded) <= _MESSAGE_BYTES:
-        return message
+        return encoded.decode()
     return encoded[:_MESSAGE_BYTES].decode(errors="ignore") + "…"

@@ -125,7 +125,7 @@ class WorkerServer:
         self._metrics.watch_queues(self._predictor.waiting)
 
         open_inference = OpenInference(self._predictor, self._metrics.statistics, settings)
-        routes = tfserving.routes(self._predictor, settings)
+        routes = [*tfserving.routes(self._predictor, settings), *open_inference.routes()]
         app = application(self._predictor, self._metrics.registry, routes)
         http = HttpServer(app, settings.http, settings.grace)
         stack.push_async_callback(http.stop)

@@ -1,11 +1,13 @@
 """The Open Inference Protocol (KServe V2, in Triton's dialect), over gRPC and over HTTP."""
 
 import grpc.aio
+from starlette.routing import BaseRoute
 
 from servax_proto.oip import inference_pb2_grpc
 from servax_worker.predictor import Predictor
 from servax_worker.protocols.oip.description import Description
 from servax_worker.protocols.oip.inference import Inference
+from servax_worker.protocols.oip.rest import RestApi
 from servax_worker.protocols.oip.servicer import SERVICE, InferenceServicer
 from servax_worker.protocols.oip.shared_memory import SharedMemory
 from servax_worker.settings import Settings
@@ -34,6 +36,11 @@ class OpenInference:
         """Adds the service to a server; returns its name."""
         inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self._servicer, server)
         return (SERVICE,)
+
+    def routes(self) -> list[BaseRoute]:
+        """What the worker's HTTP server answers."""
+        limit = self._settings.max_request_bytes
+        return RestApi(self._inference, self._description, self._memory, limit).routes()
 
     def drain(self) -> None:
         """Takes nothing more from open streams; each ends when it has given its answers."""

@@ -14,6 +14,8 @@ from servax_worker.statistics import Duration, Statistics, VersionStatistics
 _PLATFORM = "jax_export"
 _ANY_ROWS = 2**31 - 1  # the most that the field takes
 
+_MOST_DIGITS = 1000  # Python converts no more than a few thousand
+
 _STATES = {
     ServedState.RESOLVING: "LOADING",
     ServedState.DOWNLOADING: "LOADING",
@@ -30,7 +32,7 @@ _TELLING = ["READY", "LOADING", "UNLOADING", "UNAVAILABLE"]
 
 def choice(text: str) -> tuple[int | None, str | None]:
     """The version's number, or the alias; digits are a number, as no alias can be."""
-    if text.isascii() and text.isdecimal():
+    if text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS:
         return int(text), None
     return None, text or None
 

@@ -12,6 +12,9 @@ Parameters: TypeAlias = Mapping[str, Any]
 """Values by name: truth values, numbers and texts."""
 
 
+_LONGEST = 2**63  # in microseconds: a float can hold it, and nobody waits for it
+
+
 def signature_of(parameters: Parameters) -> str:
     """The signature to call; raises InvalidInput."""
     name = parameters.get("signature", "")
@@ -29,7 +32,7 @@ def deadline_of(parameters: Parameters, seconds_left: float | None = None) -> fl
     timeout = parameters.get("timeout", 0)
     if isinstance(timeout, bool) or not isinstance(timeout, int) or timeout < 0:
         raise InvalidInput(f"parameter 'timeout' is {timeout!r}; give microseconds")
-    seconds = [timeout / 1e6] if timeout else []
+    seconds = [min(timeout, _LONGEST) / 1e6] if timeout else []
     seconds += [] if seconds_left is None else [seconds_left]
     return time.monotonic() + min(seconds) if seconds else None
 

@@ -11,7 +11,7 @@ from servax_worker.protocols.oip import repository
 from servax_worker.protocols.oip.convert import answer_to_proto, call_from_proto
 from servax_worker.protocols.oip.description import Description
 from servax_worker.protocols.oip.inference import Inference
-from servax_worker.protocols.oip.shared_memory import SharedMemory
+from servax_worker.protocols.oip.shared_memory import NO_CUDA, SharedMemory
 from servax_worker.protocols.oip.stream import Streams
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -164,6 +164,3 @@ class InferenceServicer(inference_pb2_grpc.GRPCInferenceServiceServicer):
     def drain(self) -> None:
         """Takes nothing more from open streams; each ends when it has given its answers."""
         self._streams.drain()
-
-
-NO_CUDA = "this worker takes no CUDA memory; send the arrays, or use system shared memory"

@@ -22,6 +22,9 @@ from servax.tensors import byte_size, from_bytes
 from servax_worker.errors import AlreadyExists, InvalidInput, NotServed, TooLarge, Unsupported
 from servax_worker.rows import empty_aligned
 
+NO_CUDA = "this worker takes no CUDA memory; send the arrays, or use system shared memory"
+"""Why a region of CUDA memory is not registered."""
+
 # Where Linux keeps what shm_open(3) opens; a key has no other slash than one in front.
 _DIRECTORY = Path("/dev/shm")
 _KEY = re.compile(r"/?(?!\.\.?$)[^/\0]{1,255}")
