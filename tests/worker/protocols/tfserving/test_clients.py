@@ -60,6 +60,7 @@ def exports(tmp_path_factory):
     directory = tmp_path_factory.mktemp("mnist")
     digits, _ = data.load()
     config = train.TrainingConfig(steps=30)
+    limit = jax.config.jax_traceback_in_locations_limit
     folders = {}
     for name, fit, export in (
         ("digits-cnn", train.train_cnn, export_cnn),
@@ -71,6 +72,8 @@ def exports(tmp_path_factory):
             folders[name + suffix] = directory / name / batch
             folders[name + suffix].mkdir()
             export(checkpoint, folders[name + suffix], batch)
+    # To export them leaves source paths out of whatever is exported later, and so changes digests.
+    jax.config.update("jax_traceback_in_locations_limit", limit)
     return folders
 
 
