@@ -60,7 +60,9 @@ def exports(tmp_path_factory):
     directory = tmp_path_factory.mktemp("mnist")
     digits, _ = data.load()
     config = train.TrainingConfig(steps=30)
-    limit = jax.config.jax_traceback_in_locations_limit
+    limit, x64 = jax.config.jax_traceback_in_locations_limit, jax.config.jax_enable_x64
+    # A worker that ran in this process has turned it on; who exports a model usually has not.
+    jax.config.update("jax_enable_x64", False)
     folders = {}
     for name, fit, export in (
         ("digits-cnn", train.train_cnn, export_cnn),
@@ -74,6 +76,7 @@ def exports(tmp_path_factory):
             export(checkpoint, folders[name + suffix], batch)
     # To export them leaves source paths out of whatever is exported later, and so changes digests.
     jax.config.update("jax_traceback_in_locations_limit", limit)
+    jax.config.update("jax_enable_x64", x64)
     return folders
 
 
