@@ -165,7 +165,7 @@ class WorkerServer:
         prediction_pb2_grpc.add_PredictionServicer_to_server(servicer, server)
         manager = ManagementServicer(self._models, allowed=settings.allow_management)
         management_pb2_grpc.add_WorkerManagementServicer_to_server(manager, server)
-        self._services += tfserving.add_to_server(self._predictor, settings, server)
+        self._services += tfserving.add_to_server(self._predictor, self._models, settings, server)
         self._services += open_inference.add_to_server(server)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

@@ -195,9 +195,70 @@ class MultiInferenceResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReloadConfigRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("config",)
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    config: ModelServerConfig
+    def __init__(self, config: _Optional[_Union[ModelServerConfig, _Mapping]] = ...) -> None: ...
 
 class ReloadConfigResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: StatusProto
+    def __init__(self, status: _Optional[_Union[StatusProto, _Mapping]] = ...) -> None: ...
+
+class ModelServerConfig(_message.Message):
+    __slots__ = ("model_config_list", "custom_model_config")
+    MODEL_CONFIG_LIST_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_MODEL_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    model_config_list: ModelConfigList
+    custom_model_config: _any_pb2.Any
+    def __init__(self, model_config_list: _Optional[_Union[ModelConfigList, _Mapping]] = ..., custom_model_config: _Optional[_Union[_any_pb2.Any, _Mapping]] = ...) -> None: ...
+
+class ModelConfigList(_message.Message):
+    __slots__ = ("config",)
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    config: _containers.RepeatedCompositeFieldContainer[ModelConfig]
+    def __init__(self, config: _Optional[_Iterable[_Union[ModelConfig, _Mapping]]] = ...) -> None: ...
+
+class ModelConfig(_message.Message):
+    __slots__ = ("name", "model_version_policy", "version_labels")
+    class VersionLabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_VERSION_POLICY_FIELD_NUMBER: _ClassVar[int]
+    VERSION_LABELS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    model_version_policy: FileSystemStoragePathSourceConfig.ServableVersionPolicy
+    version_labels: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., model_version_policy: _Optional[_Union[FileSystemStoragePathSourceConfig.ServableVersionPolicy, _Mapping]] = ..., version_labels: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class FileSystemStoragePathSourceConfig(_message.Message):
     __slots__ = ()
+    class ServableVersionPolicy(_message.Message):
+        __slots__ = ("latest", "all", "specific")
+        class Latest(_message.Message):
+            __slots__ = ("num_versions",)
+            NUM_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+            num_versions: int
+            def __init__(self, num_versions: _Optional[int] = ...) -> None: ...
+        class All(_message.Message):
+            __slots__ = ()
+            def __init__(self) -> None: ...
+        class Specific(_message.Message):
+            __slots__ = ("versions",)
+            VERSIONS_FIELD_NUMBER: _ClassVar[int]
+            versions: _containers.RepeatedScalarFieldContainer[int]
+            def __init__(self, versions: _Optional[_Iterable[int]] = ...) -> None: ...
+        LATEST_FIELD_NUMBER: _ClassVar[int]
+        ALL_FIELD_NUMBER: _ClassVar[int]
+        SPECIFIC_FIELD_NUMBER: _ClassVar[int]
+        latest: FileSystemStoragePathSourceConfig.ServableVersionPolicy.Latest
+        all: FileSystemStoragePathSourceConfig.ServableVersionPolicy.All
+        specific: FileSystemStoragePathSourceConfig.ServableVersionPolicy.Specific
+        def __init__(self, latest: _Optional[_Union[FileSystemStoragePathSourceConfig.ServableVersionPolicy.Latest, _Mapping]] = ..., all: _Optional[_Union[FileSystemStoragePathSourceConfig.ServableVersionPolicy.All, _Mapping]] = ..., specific: _Optional[_Union[FileSystemStoragePathSourceConfig.ServableVersionPolicy.Specific, _Mapping]] = ...) -> None: ...
     def __init__(self) -> None: ...

@@ -311,7 +311,8 @@ class ModelServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def HandleReloadConfigRequest(self, request, context):
-        """Replaces what is served.
+        """Replaces what is served, and returns when all of it is: what is new is loaded first, and the rest
+        unloaded then. Only where the worker was started to allow it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

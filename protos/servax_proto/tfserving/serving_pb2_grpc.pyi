@@ -118,7 +118,9 @@ class ModelServiceStub:
     GetModelStatus: _grpc.UnaryUnaryMultiCallable[_serving_pb2.GetModelStatusRequest, _serving_pb2.GetModelStatusResponse]
     """Tells in which state the versions of a model are."""
     HandleReloadConfigRequest: _grpc.UnaryUnaryMultiCallable[_serving_pb2.ReloadConfigRequest, _serving_pb2.ReloadConfigResponse]
-    """Replaces what is served."""
+    """Replaces what is served, and returns when all of it is: what is new is loaded first, and the rest
+    unloaded then. Only where the worker was started to allow it.
+    """
 
 @_typing.type_check_only
 class ModelServiceAsyncStub(ModelServiceStub):
@@ -128,7 +130,9 @@ class ModelServiceAsyncStub(ModelServiceStub):
     GetModelStatus: _aio.UnaryUnaryMultiCallable[_serving_pb2.GetModelStatusRequest, _serving_pb2.GetModelStatusResponse]  # type: ignore[assignment]
     """Tells in which state the versions of a model are."""
     HandleReloadConfigRequest: _aio.UnaryUnaryMultiCallable[_serving_pb2.ReloadConfigRequest, _serving_pb2.ReloadConfigResponse]  # type: ignore[assignment]
-    """Replaces what is served."""
+    """Replaces what is served, and returns when all of it is: what is new is loaded first, and the rest
+    unloaded then. Only where the worker was started to allow it.
+    """
 
 class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
     """Tells what is served, and changes it."""
@@ -147,6 +151,8 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _serving_pb2.ReloadConfigRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_serving_pb2.ReloadConfigResponse, _abc.Awaitable[_serving_pb2.ReloadConfigResponse]]:
-        """Replaces what is served."""
+        """Replaces what is served, and returns when all of it is: what is new is loaded first, and the rest
+        unloaded then. Only where the worker was started to allow it.
+        """
 
 def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -120,7 +120,7 @@ def test_predict(prediction, model_spec, answered_by, content):
     response = prediction.Predict(request(model_spec, x=to_proto(X, content=content)))
 
     assert response.model_spec == spec("line", answered_by, signature_name="serving_default")
-    assert response.outputs["best"].int_val == [3, 3]
+    assert from_proto(response.outputs["best"], 1000).tolist() == [3, 3]
     assert response.outputs["scores"].float_val == SCORES.ravel().tolist()
     assert response.outputs["scores"].tensor_shape.dim[0].size == 2
     assert not response.outputs["scores"].tensor_content
@@ -230,13 +230,12 @@ def test_refusals(prediction, case):
     assert words in details
 
 
-def test_what_tensorflow_serving_has_and_servax_does_not(prediction, models):
+def test_what_tensorflow_serving_has_and_servax_does_not(prediction):
     """The other methods say that they are not offered, and what to do."""
     for call, message, words in (
         (prediction.Classify, serving_pb2.ClassificationRequest(), "send the inputs as tensors"),
         (prediction.Regress, serving_pb2.RegressionRequest(), "send the inputs as tensors"),
         (prediction.MultiInference, serving_pb2.MultiInferenceRequest(), "send the inputs"),
-        (models.HandleReloadConfigRequest, serving_pb2.ReloadConfigRequest(), "--model"),
     ):
         code, details = refusal(call, message)
 

@@ -5,22 +5,25 @@ from typing import Any, NoReturn
 import grpc.aio
 
 from servax_proto.tfserving import serving_pb2, serving_pb2_grpc
-from servax_worker.errors import InvalidInput, TooLarge, Unsupported
+from servax_worker.errors import InvalidInput, NotAllowed, TooLarge, Unsupported
+from servax_worker.models import ServedModels
 from servax_worker.predictor import Predictor
-from servax_worker.protocols.tfserving import convert
+from servax_worker.protocols.tfserving import convert, reload
 from servax_worker.settings import Settings
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def add_to_server(
-    predictor: Predictor, settings: Settings, server: grpc.aio.Server
+    predictor: Predictor, models: ServedModels, settings: Settings, server: grpc.aio.Server
 ) -> tuple[str, ...]:
     """Adds the services to a server; returns their names."""
     serving_pb2_grpc.add_PredictionServiceServicer_to_server(
         PredictionServicer(predictor, settings), server
     )
-    serving_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(predictor), server)
+    serving_pb2_grpc.add_ModelServiceServicer_to_server(
+        ModelServicer(predictor, models, allowed=settings.allow_management), server
+    )
     services = serving_pb2.DESCRIPTOR.services_by_name
     return tuple(service.full_name for service in services.values())
 
@@ -79,8 +82,10 @@ class PredictionServicer(serving_pb2_grpc.PredictionServiceServicer):
 class ModelServicer(serving_pb2_grpc.ModelServiceServicer):
     """tensorflow.serving.ModelService."""
 
-    def __init__(self, predictor: Predictor):
+    def __init__(self, predictor: Predictor, models: ServedModels, *, allowed: bool):
         self._predictor = predictor
+        self._models = models
+        self._allowed = allowed
 
     async def GetModelStatus(
         self, request: serving_pb2.GetModelStatusRequest, context: Context
@@ -91,12 +96,12 @@ class ModelServicer(serving_pb2_grpc.ModelServiceServicer):
 
     async def HandleReloadConfigRequest(
         self, request: serving_pb2.ReloadConfigRequest, context: Context
-    ) -> NoReturn:
-        """Not offered while what a worker serves is settled when it starts."""
-        raise Unsupported(
-            "what this worker serves is chosen when it starts (--model); aliases are followed "
-            "without a restart"
-        )
+    ) -> serving_pb2.ReloadConfigResponse:
+        """Serves what a configuration names, and nothing else."""
+        if not self._allowed:
+            raise NotAllowed("this worker was not started with --allow-management")
+        await reload.apply(request.config, self._models)
+        return serving_pb2.ReloadConfigResponse(status=serving_pb2.StatusProto())
 
 
 def _no_examples(method: str) -> str:
