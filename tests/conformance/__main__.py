@@ -1,5 +1,6 @@
 """Checks any server against a protocol, and prints a table.
 
+    python -m tests.conformance oip HOST:PORT --model NAME [--http HOST:PORT]
     python -m tests.conformance tfserving HOST:PORT --model NAME [--http HOST:PORT]
 
 A command for each protocol. The exit code is 0 where every check passed.
@@ -15,6 +16,18 @@ from tests.conformance.report import run
 @click.group()
 def main() -> None:
     """Check a server against a protocol."""
+
+
+@main.command()
+@click.argument("address", metavar="HOST:PORT")
+@click.option("--http", metavar="HOST:PORT", help="Where its REST API is; unchecked without it.")
+@click.option("--model", required=True, help="A model that it serves, of numbers alone.")
+def oip(address: str, http: str | None, model: str) -> None:
+    """The Open Inference Protocol (KServe V2, Triton), by tritonclient."""
+    from tests.conformance.oip import OpenInference
+
+    with OpenInference(address, http, model) as checks:
+        sys.exit(0 if run(f"Open Inference Protocol at {address}", checks) else 1)
 
 
 @main.command()

@@ -33,13 +33,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Ran:
-    """One batch: its rows, how many more it was padded by, of how many calls they are, and the
-    seconds that its steps took.
+    """One batch: its rows, how many more it was padded by, of how many calls they are, how many of
+    those begin with it, and the seconds that its steps took.
     """
 
     rows: int
     padding: int
     calls: int
+    begun: int
     input_seconds: float
     compute_seconds: float
     output_seconds: float
@@ -130,8 +131,15 @@ class Batch:
             self.error = error
             return
         filled, ended = sum(counts), time.monotonic()
+        begun = sum(1 for piece in self.pieces if not piece.start)
         self.ran = Ran(
-            filled, self.rows - filled, len(counts), joined - began, ran - joined, ended - ran
+            rows=filled,
+            padding=self.rows - filled,
+            calls=len(counts),
+            begun=begun,
+            input_seconds=joined - began,
+            compute_seconds=ran - joined,
+            output_seconds=ended - ran,
         )
 
     def settle(self) -> None:

@@ -19,9 +19,9 @@ class Duration:
     seconds: float = 0.0
 
     def add(self, seconds: float, count: int = 1) -> None:
-        """Counts `count` more that took `seconds` each."""
+        """Counts `count` more that took `seconds` altogether."""
         self.count += count
-        self.seconds += count * seconds
+        self.seconds += seconds
 
 
 @dataclass(slots=True)
@@ -32,11 +32,11 @@ class Steps:
     compute: Duration = field(default_factory=Duration)
     output: Duration = field(default_factory=Duration)
 
-    def add(self, ran: Ran, count: int = 1) -> None:
-        """Counts the steps of a batch, `count` times."""
-        self.input.add(ran.input_seconds, count)
-        self.compute.add(ran.compute_seconds, count)
-        self.output.add(ran.output_seconds, count)
+    def add(self, ran: Ran, count: int = 1, times: int = 1) -> None:
+        """Counts a batch `count` times, and its seconds so many `times`."""
+        self.input.add(ran.input_seconds * times, count)
+        self.compute.add(ran.compute_seconds * times, count)
+        self.output.add(ran.output_seconds * times, count)
 
 
 class VersionStatistics:
@@ -52,7 +52,7 @@ class VersionStatistics:
         self.queue = Duration()
         """How long those that were answered waited for the device."""
         self.steps = Steps()
-        """The steps of batches, counted for every request that was in the batch."""
+        """The steps of requests: of all batches that they were in, whole."""
         self.batches: defaultdict[int, Steps] = defaultdict(Steps)
         """The steps of batches, by their rows without padding."""
         self.rows = 0
@@ -67,7 +67,7 @@ class VersionStatistics:
 
     def ran(self, ran: Ran) -> None:
         """Counts a batch."""
-        self.steps.add(ran, ran.calls)
+        self.steps.add(ran, ran.begun, ran.calls)
         self.batches[ran.rows].add(ran)
         self.rows += ran.rows
         self.last_batch = self._clock()
