@@ -8,8 +8,8 @@
 `AsyncClient` is the same for asyncio.
 """
 
-from servax.aio import AsyncClient
-from servax.client import Client
+import typing
+
 from servax.errors import (
     AlreadyExists,
     Cancelled,
@@ -57,6 +57,10 @@ from servax.types import (
     WorkerStatus,
 )
 
+if typing.TYPE_CHECKING:
+    from servax.aio import AsyncClient
+    from servax.client import Client
+
 __all__ = [
     "Action",
     "AlreadyExists",
@@ -103,3 +107,17 @@ __all__ = [
     "WeightsShard",
     "WorkerStatus",
 ]
+
+
+def __getattr__(name: str) -> typing.Any:
+    # The clients bring numpy and the API's messages, which take time; who only names a version, as
+    # the worker's supervisor does, needs neither.
+    if name == "Client":
+        from servax.client import Client
+
+        return Client
+    if name == "AsyncClient":
+        from servax.aio import AsyncClient
+
+        return AsyncClient
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

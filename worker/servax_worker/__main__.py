@@ -3,8 +3,6 @@
 import json
 import pickle
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -367,6 +365,10 @@ def serve(
 @_http_option
 def health(http: str) -> None:
     """Ask a worker whether all its models are READY: exit code 0, or 1 and why not."""
+    # Not for a supervisor, after which the serving process waits.
+    import urllib.error
+    import urllib.request
+
     try:
         with urllib.request.urlopen(f"http://{http}/healthz", timeout=5):
             click.echo("all models are READY")
