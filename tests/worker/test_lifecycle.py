@@ -278,9 +278,13 @@ def serving_process(worker):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's children")
 def test_a_killed_serving_process_is_replaced(models, launch):
-    """After SIGKILL of the serving process, the worker answers again, at the same address."""
-    worker = launch("life-linear")
+    """After SIGKILL of the serving process, the worker answers again, at the same address, and
+    serves what it was told at run time.
+    """
+    worker = launch("life-slow", "--allow-management")
     with Client(worker=worker.address) as client:
+        client.load("life-linear")
+        client.unload("life-slow")
         client.wait_until_ready("life-linear", timeout=60)
         before = client.predict("life-linear", {"x": X})
         killed = serving_process(worker)
@@ -289,6 +293,7 @@ def test_a_killed_serving_process_is_replaced(models, launch):
 
         client.wait_until_ready("life-linear", timeout=60)
         np.testing.assert_equal(client.predict("life-linear", {"x": X}), before)
+        assert [served.model for served in client.status().versions] == ["life-linear"]
 
     assert any(event.get("why") == "SIGKILL" for event in worker.events)
     assert worker.stop() == 0
@@ -303,9 +308,10 @@ def serving_process_or_none(worker):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's children")
 def test_a_version_that_hangs_is_quarantined_and_its_neighbour_serves(models, launch):
     """A call that does not end costs a restart; the third time, its version is FAILED with the
-    reason, and the other model goes on.
+    reason, and the other model goes on. Who loads it explicitly has it again.
     """
-    worker = launch("life-slow", "--model", "life-linear", "--call-timeout", "1")
+    options = "--model", "life-linear", "--call-timeout", "1", "--allow-management"
+    worker = launch("life-slow", *options)
     with Client(worker=worker.address) as client:
         for _ in range(3):
             client.wait_until_ready("life-slow", timeout=60)
@@ -315,6 +321,9 @@ def test_a_version_that_hangs_is_quarantined_and_its_neighbour_serves(models, la
             client.wait_until_ready("life-slow", timeout=60)
         client.wait_until_ready("life-linear", timeout=60)
         assert client.predict("life-linear", {"x": X})
+        client.load("life-slow")
+        client.wait_until_ready("life-slow", timeout=60)
+        assert client.predict("life-slow", {"rounds": np.int32(1)})
 
     hangs = [event for event in worker.events if "has not ended after" in event.get("why", "")]
     assert [event["during"] for event in hangs] == [["life-slow:1"]] * 3
