@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack, closing, contextmanager
+from functools import cache, partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import grpc
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from jax import export
+from obstore.store import from_url
 from sqlalchemy import NullPool, create_engine, make_url
 
 from servax_proto.v1 import artifact_pb2, registry_pb2, registry_pb2_grpc
@@ -29,7 +32,9 @@ from servax_registry.service import Registry
 from servax_registry.servicer import RegistryServicer
 from servax_registry.settings import Settings
 from servax_registry.store.blobs import BlobStore
+from servax_registry.store.bucket import open_bucket
 from servax_registry.store.database import Database
+from servax_registry.store.models import Base
 
 MIB = 1 << 20
 
@@ -128,10 +133,25 @@ def at_hand(server):
 
 
 class Backend(NamedTuple):
-    """Where a registry keeps things: the URLs of its database and, outside of that, its blobs."""
+    """Where a registry keeps things: the URLs of its database and, outside of that, its blobs.
+
+    `opened` is that database.
+    """
 
     database: str
     blobs: str | None
+    opened: Database
+
+    def empty(self):
+        """Delete all that is kept; whoever has it open can go on."""
+        with self.opened.write() as session:
+            for table in reversed(Base.metadata.sorted_tables):
+                session.execute(table.delete())
+        if self.blobs is not None:
+            store = from_url(self.blobs)
+            names = {item["path"] for page in store.list() for item in page}
+            if names := names - {"servax-registry.txt"}:
+                store.delete(list(names))
 
 
 @pytest.fixture
@@ -140,32 +160,33 @@ def url(tmp_path):
     return f"sqlite:///{tmp_path / 'registry.db'}"
 
 
-@pytest.fixture
-def postgresql():
-    """An empty PostgreSQL database."""
+@pytest.fixture(scope="session")
+def create_postgresql():
+    """Create an empty PostgreSQL database, and give its URL; dropped after the last test."""
     if not at_hand("PostgreSQL"):
         pytest.skip(f"{SERVERS['PostgreSQL']} is not set; run the tests under .ci/services")
     server = make_url(os.environ[SERVERS["PostgreSQL"]])
-    name = f"servax_{secrets.token_hex(8)}"
     engine = create_engine(server, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    names = []
 
     def run(statement):
         with engine.connect() as connection:
             connection.exec_driver_sql(statement)
 
-    run(f"CREATE DATABASE {name}")
-    yield server.set(database=name).render_as_string(hide_password=False)
-    run(f"DROP DATABASE {name} WITH (FORCE)")
+    def create():
+        names.append(f"servax_{secrets.token_hex(8)}")
+        run(f"CREATE DATABASE {names[-1]}")
+        return server.set(database=names[-1]).render_as_string(hide_password=False)
+
+    yield create
+    for name in names:
+        run(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-@pytest.fixture(params=["database", "directory", *at_hand("S3")])
-def blobs_url(request, tmp_path):
-    """Each place where blobs can lie; None stands for the database."""
-    match request.param:
-        case "directory":
-            return (tmp_path / "blobs").as_uri()
-        case "S3":
-            return f"{os.environ[SERVERS['S3']]}/{secrets.token_hex(8)}"
+@pytest.fixture
+def postgresql(create_postgresql):
+    """An empty PostgreSQL database."""
+    return create_postgresql()
 
 
 @pytest.fixture(params=["SQLite", *at_hand("PostgreSQL")])
@@ -176,10 +197,43 @@ def database_url(request, tmp_path):
     return f"sqlite:///{tmp_path / 'registry.db'}"
 
 
-@pytest.fixture
-def backend(database_url, blobs_url):
-    """Every combination of databases and places for blobs that is at hand."""
-    return Backend(database_url, blobs_url)
+@pytest.fixture(scope="session")
+def backends(request, tmp_path_factory):
+    """Give the backend of a kind of database and a place for blobs, always the same."""
+    with ExitStack() as stack:
+
+        @cache
+        def backend(database, blobs):
+            folder = tmp_path_factory.mktemp("backend")
+            url = f"sqlite:///{folder / 'registry.db'}"
+            if database == "PostgreSQL":
+                url = request.getfixturevalue("create_postgresql")()
+            opened = stack.enter_context(closing(Database(url)))
+            opened.migrate()
+            place = None
+            if blobs == "directory":
+                place = (folder / "blobs").as_uri()
+            elif blobs == "S3":
+                place = f"{os.environ[SERVERS['S3']]}/{secrets.token_hex(8)}"
+            if place is not None:
+                open_bucket(place, used=False)
+            return Backend(url, place, opened)
+
+        yield backend
+
+
+@pytest.fixture(
+    params=product(["SQLite", *at_hand("PostgreSQL")], ["database", "directory", *at_hand("S3")]),
+    ids="-".join,
+)
+def backend(request, backends):
+    """Every combination of databases and places for blobs that is at hand, empty.
+
+    Tests have them one after another, since making them takes longer than most tests do.
+    """
+    backend = backends(*request.param)
+    backend.empty()
+    return backend
 
 
 @pytest.fixture
@@ -224,22 +278,29 @@ def inspect():
     return inspect
 
 
+@pytest.fixture(scope="session")
+def servers(inspect):
+    """Give the address of a backend's registry, which serves from its first test on."""
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("servax_registry.server.Registry", partial(Registry, inspect=inspect))
+
+        @cache
+        def address(backend):
+            settings = Settings(backend.database, "127.0.0.1:0", blobs=backend.blobs)
+            return stack.enter_context(serve(settings)).address
+
+        yield address
+
+
 @pytest.fixture(params=["in-process", "gRPC"])
-def registry(request, backend, connect, inspect):
+def registry(request, backend, servers, connect, inspect):
     """A registry on every backend, called directly and over gRPC."""
     if request.param == "gRPC":
-        settings = Settings(backend.database, "127.0.0.1:0", blobs=backend.blobs)
-        with serve(settings) as server:
-            yield connect(server.address)
-        return
-    with closing(Database(backend.database)) as database:
-        database.migrate()
-        blobs = BlobStore(database, backend.blobs)
-        registry = Registry(database, blobs, size_of=size_of, inspect=inspect)
-        servicer = RegistryServicer(registry, max_transfers=64)
-        yield Calls(
-            InProcess(servicer), RegistryError, lambda error: (status_of(error), str(error))
-        )
+        return connect(servers(backend))
+    blobs = BlobStore(backend.opened, backend.blobs)
+    registry = Registry(backend.opened, blobs, size_of=size_of, inspect=inspect)
+    servicer = RegistryServicer(registry, max_transfers=64)
+    return Calls(InProcess(servicer), RegistryError, lambda error: (status_of(error), str(error)))
 
 
 class RegistryProcess:
