@@ -7,6 +7,7 @@ give the same.
 
 import asyncio
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -343,13 +344,17 @@ class OpenInference:
         return f"{len(found)} versions"
 
     def load_and_unload(self) -> str:
-        """RepositoryModelLoad and Unload work if advertised, or else say why not"""
-        if "model_repository" in self._extensions():
-            self._grpc.load_model(self._model)
-            assert self._grpc.is_model_ready(self._model)
-            return "advertised"
-        self._refused(lambda: self._grpc.unload_model(self._model), "UNIMPLEMENTED")
-        return self._refused(lambda: self._grpc.load_model(self._model), "UNIMPLEMENTED")
+        """RepositoryModelUnload and Load take the model away and bring it back, if advertised"""
+        if "model_repository" not in self._extensions():
+            raise NotApplicable("not advertised")
+        self._grpc.unload_model(self._model)
+        while self._is_ready(self._model):  # Triton unloads after it has answered
+            time.sleep(0.05)
+        self._grpc.load_model(self._model)
+        assert self._grpc.is_model_ready(self._model)
+        self._same(self._infer())
+        wrong = "NOT_FOUND", "INVALID_ARGUMENT", "INTERNAL"
+        return self._refused(lambda: self._grpc.load_model("no-such-model"), *wrong)
 
     def system_shared_memory(self) -> str:
         """Arrays pass through system shared memory over gRPC, and not beyond its bounds"""

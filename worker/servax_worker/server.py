@@ -124,7 +124,9 @@ class WorkerServer:
         self._predictor = Predictor(self._models.followers, self._metrics)
         self._metrics.watch_queues(self._predictor.waiting)
 
-        open_inference = OpenInference(self._predictor, self._metrics.statistics, settings)
+        open_inference = OpenInference(
+            self._predictor, self._models, self._metrics.statistics, settings
+        )
         routes = [*tfserving.routes(self._predictor, settings), *open_inference.routes()]
         app = application(self._predictor, self._metrics.registry, routes)
         http = HttpServer(app, settings.http, settings.grace)

@@ -57,9 +57,9 @@ class GRPCInferenceServiceStub:
     RepositoryIndex: _grpc.UnaryUnaryMultiCallable[_inference_pb2.RepositoryIndexRequest, _inference_pb2.RepositoryIndexResponse]
     """Lists the models and their states."""
     RepositoryModelLoad: _grpc.UnaryUnaryMultiCallable[_inference_pb2.RepositoryModelLoadRequest, _inference_pb2.RepositoryModelLoadResponse]
-    """Loads a model."""
+    """Loads a model, and answers when it is ready."""
     RepositoryModelUnload: _grpc.UnaryUnaryMultiCallable[_inference_pb2.RepositoryModelUnloadRequest, _inference_pb2.RepositoryModelUnloadResponse]
-    """Unloads a model."""
+    """Unloads a model, and answers when its last call has ended."""
     SystemSharedMemoryStatus: _grpc.UnaryUnaryMultiCallable[_inference_pb2.SystemSharedMemoryStatusRequest, _inference_pb2.SystemSharedMemoryStatusResponse]
     """Lists the registered regions of system shared memory."""
     SystemSharedMemoryRegister: _grpc.UnaryUnaryMultiCallable[_inference_pb2.SystemSharedMemoryRegisterRequest, _inference_pb2.SystemSharedMemoryRegisterResponse]
@@ -99,9 +99,9 @@ class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
     RepositoryIndex: _aio.UnaryUnaryMultiCallable[_inference_pb2.RepositoryIndexRequest, _inference_pb2.RepositoryIndexResponse]  # type: ignore[assignment]
     """Lists the models and their states."""
     RepositoryModelLoad: _aio.UnaryUnaryMultiCallable[_inference_pb2.RepositoryModelLoadRequest, _inference_pb2.RepositoryModelLoadResponse]  # type: ignore[assignment]
-    """Loads a model."""
+    """Loads a model, and answers when it is ready."""
     RepositoryModelUnload: _aio.UnaryUnaryMultiCallable[_inference_pb2.RepositoryModelUnloadRequest, _inference_pb2.RepositoryModelUnloadResponse]  # type: ignore[assignment]
-    """Unloads a model."""
+    """Unloads a model, and answers when its last call has ended."""
     SystemSharedMemoryStatus: _aio.UnaryUnaryMultiCallable[_inference_pb2.SystemSharedMemoryStatusRequest, _inference_pb2.SystemSharedMemoryStatusResponse]  # type: ignore[assignment]
     """Lists the registered regions of system shared memory."""
     SystemSharedMemoryRegister: _aio.UnaryUnaryMultiCallable[_inference_pb2.SystemSharedMemoryRegisterRequest, _inference_pb2.SystemSharedMemoryRegisterResponse]  # type: ignore[assignment]
@@ -204,7 +204,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.RepositoryModelLoadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.RepositoryModelLoadResponse, _abc.Awaitable[_inference_pb2.RepositoryModelLoadResponse]]:
-        """Loads a model."""
+        """Loads a model, and answers when it is ready."""
 
     @_abc_1.abstractmethod
     def RepositoryModelUnload(
@@ -212,7 +212,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.RepositoryModelUnloadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.RepositoryModelUnloadResponse, _abc.Awaitable[_inference_pb2.RepositoryModelUnloadResponse]]:
-        """Unloads a model."""
+        """Unloads a model, and answers when its last call has ended."""
 
     @_abc_1.abstractmethod
     def SystemSharedMemoryStatus(

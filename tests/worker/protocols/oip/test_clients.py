@@ -40,7 +40,7 @@ def worker(publish, exported, symbolic, registry, start, tmp_path_factory):
         "servax_worker",
         *("--registry", registry, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"),
         *("--cache-dir", str(tmp_path_factory.mktemp("cache"))),
-        *("--allow-shared-memory", "--warm-up", "b=1,2", "--no-load-apart"),
+        *("--allow-shared-memory", "--allow-management", "--warm-up", "b=1,2", "--no-load-apart"),
         *(argument for name in models for argument in ("--model", name)),
         *("--model", "digits@production"),
     )

@@ -4,9 +4,11 @@ import grpc.aio
 from starlette.routing import BaseRoute
 
 from servax_proto.oip import inference_pb2_grpc
+from servax_worker.models import ServedModels
 from servax_worker.predictor import Predictor
 from servax_worker.protocols.oip.description import Description
 from servax_worker.protocols.oip.inference import Inference
+from servax_worker.protocols.oip.repository import Repository
 from servax_worker.protocols.oip.rest import RestApi
 from servax_worker.protocols.oip.servicer import SERVICE, InferenceServicer
 from servax_worker.protocols.oip.shared_memory import SharedMemory
@@ -19,15 +21,27 @@ _EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "stati
 class OpenInference:
     """The protocol, for one worker."""
 
-    def __init__(self, predictor: Predictor, statistics: Statistics, settings: Settings):
+    def __init__(
+        self,
+        predictor: Predictor,
+        models: ServedModels,
+        statistics: Statistics,
+        settings: Settings,
+    ):
         self._memory = SharedMemory(allowed=settings.allow_shared_memory)
         self._inference = Inference(predictor, self._memory, settings.max_request_bytes)
-        extensions = [*_EXTENSIONS, *(["system_shared_memory"] if self._memory.allowed else [])]
+        self._repository = Repository(models, allowed=settings.allow_management)
+        extensions = list(_EXTENSIONS)
+        if self._memory.allowed:
+            extensions.append("system_shared_memory")
+        if self._repository.allowed:
+            extensions.append("model_repository")
         self._description = Description(predictor, statistics, settings, extensions)
         self._servicer = InferenceServicer(
             self._inference,
             self._description,
             self._memory,
+            self._repository,
             max_in_flight=settings.max_in_flight,
         )
         self._settings = settings
@@ -39,8 +53,13 @@ class OpenInference:
 
     def routes(self) -> list[BaseRoute]:
         """What the worker's HTTP server answers."""
-        limit = self._settings.max_request_bytes
-        return RestApi(self._inference, self._description, self._memory, limit).routes()
+        return RestApi(
+            self._inference,
+            self._description,
+            self._memory,
+            self._repository,
+            self._settings.max_request_bytes,
+        ).routes()
 
     def drain(self) -> None:
         """Takes nothing more from open streams; each ends when it has given its answers."""

@@ -46,12 +46,12 @@ class InferenceDocument:
         length = _length(body, header_length)
         document = read(body[:length] if length < len(body) else body)
         self._binary = memoryview(body)[length:]
-        parameters = _parameters(document)
+        parameters = parameters_of(document)
         inputs: dict[str, NDArray[Any]] = {}
         shared: dict[str, SharedInput] = {}
         for name, tensor in _named("inputs", document).items():
             try:
-                place = place_of(_parameters(tensor))
+                place = place_of(parameters_of(tensor))
                 dtype, shape = dtype_of(_text(tensor, "datatype")), _shape(tensor)
                 if place is None:
                     inputs[name] = self._array(tensor, dtype, shape)
@@ -65,7 +65,7 @@ class InferenceDocument:
         self._all_binary = _flag(parameters, "binary_data_output", default=False)
         self._forms: dict[str, bool] = {}
         for name, output in _named("outputs", document).items():
-            wanted = _parameters(output)
+            wanted = parameters_of(output)
             try:
                 refuse_classification(wanted)
                 if (place := place_of(wanted)) is not None:
@@ -127,7 +127,7 @@ class InferenceDocument:
         return b"".join([head, *pieces]), len(head)
 
     def _array(self, tensor: Mapping[str, Any], dtype: str, shape: list[int]) -> NDArray[Any]:
-        size = _parameters(tensor).get("binary_data_size")
+        size = parameters_of(tensor).get("binary_data_size")
         if size is not None:
             if "data" in tensor:
                 raise InvalidInput("it has 'data' and the parameter 'binary_data_size'")
@@ -198,7 +198,8 @@ def _named(field: str, document: Mapping[str, Any]) -> dict[str, dict[str, Any]]
     return found
 
 
-def _parameters(document: Mapping[str, Any]) -> Parameters:
+def parameters_of(document: Mapping[str, Any]) -> Parameters:
+    """The parameters of a document, or of an array in it; raises InvalidInput."""
     parameters = document.get("parameters", {})
     if not isinstance(parameters, dict):
         raise InvalidInput("'parameters' is not an object")

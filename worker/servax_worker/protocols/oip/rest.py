@@ -24,15 +24,16 @@ from starlette.routing import BaseRoute, Route
 from servax_worker.errors import InvalidInput, Overloaded, TooLarge, Unsupported
 from servax_worker.http import read_body
 from servax_worker.interceptors import status_of
-from servax_worker.protocols.oip import repository
 from servax_worker.protocols.oip.description import Description
 from servax_worker.protocols.oip.documents import (
     HEADER_LENGTH,
     InferenceDocument,
     document_of,
+    parameters_of,
     read,
 )
 from servax_worker.protocols.oip.inference import Inference
+from servax_worker.protocols.oip.repository import Repository
 from servax_worker.protocols.oip.shared_memory import NO_CUDA, SharedMemory
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -41,6 +42,7 @@ Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 _HTTP: Mapping[grpc.StatusCode, int] = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
     grpc.StatusCode.NOT_FOUND: 404,
     grpc.StatusCode.ALREADY_EXISTS: 409,
     grpc.StatusCode.INTERNAL: 500,
@@ -59,11 +61,13 @@ class RestApi:
         inference: Inference,
         description: Description,
         memory: SharedMemory,
+        repository: Repository,
         max_request_bytes: int,
     ):
         self._inference = inference
         self._description = description
         self._memory = memory
+        self._repository = repository
         self._max_request_bytes = max_request_bytes
 
     def routes(self) -> list[BaseRoute]:
@@ -157,11 +161,12 @@ class RestApi:
         return read(body) if body else {}
 
     async def _load(self, request: Request) -> Response:
-        await repository.load(request.path_params["model"])
+        parameters = parameters_of(await self._document(request))
+        await self._repository.load(request.path_params["model"], parameters)
         return Response()
 
     async def _unload(self, request: Request) -> Response:
-        await repository.unload(request.path_params["model"])
+        await self._repository.unload(request.path_params["model"])
         return Response()
 
     async def _regions(self, request: Request) -> Response:

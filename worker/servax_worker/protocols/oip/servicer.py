@@ -7,10 +7,10 @@ import grpc.aio
 
 from servax_proto.oip import inference_pb2, inference_pb2_grpc
 from servax_worker.errors import Unsupported, WorkerError
-from servax_worker.protocols.oip import repository
 from servax_worker.protocols.oip.convert import answer_to_proto, call_from_proto
 from servax_worker.protocols.oip.description import Description
 from servax_worker.protocols.oip.inference import Inference
+from servax_worker.protocols.oip.repository import Repository
 from servax_worker.protocols.oip.shared_memory import NO_CUDA, SharedMemory
 from servax_worker.protocols.oip.stream import Streams
 
@@ -27,6 +27,7 @@ class InferenceServicer(inference_pb2_grpc.GRPCInferenceServiceServicer):
         inference: Inference,
         description: Description,
         memory: SharedMemory,
+        repository: Repository,
         *,
         max_in_flight: int,
     ):
@@ -34,6 +35,7 @@ class InferenceServicer(inference_pb2_grpc.GRPCInferenceServiceServicer):
         self._inference = inference
         self._description = description
         self._memory = memory
+        self._repository = repository
         self._streams = Streams(inference, max_in_flight)
 
     async def ModelInfer(
@@ -106,14 +108,14 @@ class InferenceServicer(inference_pb2_grpc.GRPCInferenceServiceServicer):
         self, request: inference_pb2.RepositoryModelLoadRequest, context: Context
     ) -> inference_pb2.RepositoryModelLoadResponse:
         """Loads a model."""
-        await repository.load(request.model_name)
+        await self._repository.load(request.model_name, request.parameters)
         return inference_pb2.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(
         self, request: inference_pb2.RepositoryModelUnloadRequest, context: Context
     ) -> inference_pb2.RepositoryModelUnloadResponse:
         """Unloads a model."""
-        await repository.unload(request.model_name)
+        await self._repository.unload(request.model_name)
         return inference_pb2.RepositoryModelUnloadResponse()
 
     async def SystemSharedMemoryStatus(
