@@ -42,6 +42,7 @@ class World:
         self.asked = 0
         self.assembled = []
         self.refused = set()
+        self.proved = set()
         self.open = asyncio.Event()
         self.open.set()
         self.released = 0
@@ -62,6 +63,10 @@ class World:
         if version.number in self.refused:
             raise CannotServe("it is for cuda")
         return Loaded(version)
+
+    def is_proved(self, version):
+        """Stands in for the assembler's."""
+        return version.number in self.proved
 
     def choose_encodings(self, version):
         """Stands in for the assembler's."""
@@ -274,5 +279,61 @@ def test_who_is_found_during_a_move(make_world):
                 expected = "no version 1 of 'm' here; this worker serves m@production (version 2)"
                 assert await found(version=1) == expected
                 assert [status.version for status in predictor.status("m")] == [2, 1]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("refused", [set(), {2}], ids=["good", "failing"])
+def test_what_was_served_before_a_start_serves_until_the_new_version_is_ready(make_world, refused):
+    """Started after a move to a version that was never loaded here, a follower has the one before
+    answer until the new one is ready, or for good where that fails.
+    """
+
+    async def scenario():
+        world = make_world()
+        async with world.following():
+            await world.until((1, "READY"))
+        world.number, world.refused = 2, refused
+        world.open.clear()
+        task = asyncio.create_task(asyncio.sleep(0.05))
+        task.add_done_callback(lambda _: world.open.set())
+        async with world.following():
+            if refused:
+                await world.until((1, "READY"), (2, "FAILED"))
+            else:
+                await world.until((2, "READY"))
+        assert world.assembled == [1, 1, 2]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("poll", "proved"), [(5.0, {2}), (0, set())])
+def test_a_move_before_a_start_is_made_at_once(make_world, poll, proved):
+    """A version that was proved here before is loaded at once after a move, and so is any version
+    where the reference is not followed.
+    """
+
+    async def scenario():
+        world = make_world()
+        async with world.following():
+            await world.until((1, "READY"))
+        world.number, world.proved = 2, proved
+        async with world.following(poll=poll):
+            assert world.states() == [(2, "READY")]
+        assert world.assembled == [1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_what_was_served_and_fails_now_gives_way(make_world):
+    """Where the version of before the start cannot be served any more, the new one takes over."""
+
+    async def scenario():
+        world = make_world()
+        async with world.following():
+            await world.until((1, "READY"))
+        world.number, world.refused = 2, {1}
+        async with world.following():
+            await world.until((2, "READY"))
 
     asyncio.run(scenario())

@@ -99,13 +99,13 @@ def test_who_kills_a_process_says_nothing_of_its_versions(supervise):
     """SIGKILL from elsewhere is blamed on nobody, however often it comes."""
     _, starts = supervise(
         """
-        if count < 4:
+        if count < 8:
             with activity.running("good:1", 60):
                 os.kill(os.getpid(), signal.SIGKILL)
         """
     )
 
-    assert starts == [[]] * 5
+    assert starts == [[]] * 9  # and soon: pauses would grow beyond the time that a test may take
 
 
 def test_want_of_memory_is_blamed(supervise, monkeypatch):

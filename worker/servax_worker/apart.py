@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, Protocol
 import structlog
 
 from servax.types import ServedState, Version
-from servax_worker.assembly import LoadedVersion, Report
+from servax_worker.assembly import Assembler, LoadedVersion, Report
 from servax_worker.errors import CannotServe
 from servax_worker.proofs import Proofs
 from servax_worker.settings import Settings
@@ -53,7 +53,7 @@ class LoadingTask:
 
 
 class VersionAssembler(Protocol):
-    """Makes versions callable: `Assembler`."""
+    """Makes versions callable: `ApartAssembler`."""
 
     async def assemble(
         self, version: Version, files: Mapping[str, Path], report: Report
@@ -69,6 +69,10 @@ class VersionAssembler(Protocol):
         """Gives the version with the encodings of its programs that are to be run here."""
         ...
 
+    def is_proved(self, version: Version) -> bool:
+        """Whether a version, of such encodings, was assembled here before."""
+        ...
+
 
 class _Crashed(Exception):
     """The loader process ended without a result; the message tells how."""
@@ -79,7 +83,7 @@ class ApartAssembler:
 
     def __init__(
         self,
-        assembler: VersionAssembler,
+        assembler: Assembler,
         settings: Settings,
         proofs: Proofs,
     ):
@@ -106,6 +110,10 @@ class ApartAssembler:
     def choose_encodings(self, version: Version) -> Version:
         """Gives the version with the encodings of its programs that are to be run here."""
         return self._assembler.choose_encodings(version)
+
+    def is_proved(self, version: Version) -> bool:
+        """Whether a loader process has proved the version."""
+        return self._proofs.has(version)
 
     async def _prove(self, version: Version, files: Mapping[str, Path], report: Report) -> None:
         settings = replace(self._settings, load_apart=False)

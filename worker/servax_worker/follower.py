@@ -26,6 +26,8 @@ from servax_worker.loader import Loader, VersionSource
 from servax_worker.patience import Sleep
 from servax_worker.versions import LoadedVersions
 
+_SETTLED = (ServedState.READY, ServedState.FAILED)
+
 log = structlog.get_logger(__name__)
 
 
@@ -84,9 +86,7 @@ class Follower:
                 while self._poll:
                     # Workers that were started together need not ask together.
                     await self._sleep(self._poll * random.uniform(0.9, 1.1))
-                    version = await self._ask()
-                    if version is not None:
-                        self._turn_to(version)
+                    await self._look()
         finally:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -107,6 +107,11 @@ class Follower:
     async def unload(self) -> None:
         """Waits for the last requests and lets go of everything; `drain` comes before."""
         await asyncio.gather(*(loader.unload() for loader in self.loaders))
+
+    async def _look(self) -> None:
+        version = await self._ask()
+        if version is not None:
+            self._turn_to(version)
 
     async def _ask(self) -> Version | None:
         """The version that the reference points to; None while that cannot be told."""
@@ -134,6 +139,8 @@ class Follower:
         """Starts to load the version unless that is what is served, loading, or has failed."""
         if version.number == (self.candidate or self.current).version:
             return
+        if self.current.stands_in and self.current.status.state not in _SETTLED:
+            return  # what was served before the start comes first
         self._log.info("the reference has moved", version=version.number)
         self.pardon()  # what it moved away from is another try when it moves back
         if self.candidate is not None:
@@ -152,6 +159,8 @@ class Follower:
     async def _load(self, loader: Loader) -> None:
         await loader.run()
         self.loaded.set()
+        if loader.stands_in and self._poll:
+            self._tasks.create_task(self._look())
         if loader is self.candidate and loader.status.state is ServedState.READY:
             old, self.current, self.candidate = self.current, loader, None
             self._draining.append(old)
@@ -176,5 +185,6 @@ class Follower:
             self._versions,
             lambda _: self._changed(self),
             version=version,
+            followed=self._poll > 0,
             sleep=self._sleep,
         )

@@ -55,12 +55,15 @@ class Loader:
         changed: Callable[["Loader"], None],
         *,
         version: Version | None = None,
+        followed: bool = False,
         sleep: Sleep = asyncio.sleep,
     ):
         """`changed` is called after every change of state, `sleep` between attempts.
 
         Without `version`, the registry is asked to which one the reference points. Where it does
-        not answer, that is the version of which `known` says that it was served last.
+        not answer, the version is taken of which `known` says that it was served last; and so it is
+        where the reference has moved to one that was never loaded here, if it is `followed`: what
+        was served serves until the new one is ready.
         """
         self.reference = reference
         self.loaded: LoadedVersion | None = None
@@ -82,7 +85,10 @@ class Loader:
         self._versions = versions
         self._changed = changed
         self._sleep = sleep
+        self._followed = followed
         self._doubt = ""
+        self.stands_in = False
+        """Whether this is the version that was served last, though the reference may have moved."""
         self._log = log.bind(reference=str(reference))
 
     async def run(self) -> None:
@@ -150,13 +156,18 @@ class Loader:
         async def ask() -> Version:
             question = partial(self._registry.version, self.reference, timeout=timeout)
             try:
-                return await loop.run_in_executor(executor, question)
+                version = await loop.run_in_executor(executor, question)
             except (Unavailable, DeadlineExceeded) as error:
                 if known is None:
                     raise
                 self._doubt = f"served as before, for {self.reference} is not known: {error}"
                 self._log.warning("served as before", version=known.number, why=str(error))
+                self.stands_in = True
                 return known
+            if known is None or known.number == version.number or not self._followed:
+                return version
+            self.stands_in = not self._versions.is_proved(version)
+            return known if self.stands_in else version
 
         try:
             return await persist(self.reference, ask, self.note, NotFound, sleep=self._sleep)

@@ -166,8 +166,10 @@ class Supervisor:
             running = sorted({call.version for call in self.activity.calls()})
             if end.blame:
                 self.quarantine.blame(running)
-            short = time.monotonic() - began < _HEALTHY
-            pause = min(max(1.0, 2 * pause), _LONGEST_PAUSE) if short and pause else 0.1
+            # Whoever sends SIGKILL has no fault that a pause would mend.
+            faulty = end.blame or end.status > 0
+            again = faulty and time.monotonic() - began < _HEALTHY and pause
+            pause = min(max(1.0, 2 * pause), _LONGEST_PAUSE) if again else 0.1
             log.error("the serving process ended", why=end.why, during=running, again_in=pause)
 
     def _run_once(self) -> _End:

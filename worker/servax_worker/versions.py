@@ -11,6 +11,7 @@ from servax.types import Blob, Progress, ServedState, Version, VersionName
 from servax_worker.apart import VersionAssembler
 from servax_worker.assembly import LoadedVersion, Report
 from servax_worker.blobs import BlobCache
+from servax_worker.errors import CannotServe
 from servax_worker.patience import Sleep, persist
 from servax_worker.quarantine import Quarantine
 
@@ -62,6 +63,13 @@ class LoadedVersions:
         """Gives a version back; its memory is free soon after."""
         name = VersionName(version.model, version.number)
         self._leave(name, self._shared[name])
+
+    def is_proved(self, version: Version) -> bool:
+        """Whether the version was loaded here before, so that it will be soon."""
+        try:
+            return self._assembler.is_proved(self._assembler.choose_encodings(version))
+        except CannotServe:
+            return False
 
     def pardon(self, name: VersionName) -> None:
         """Lets a version be loaded again that may be quarantined."""
