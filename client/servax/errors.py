@@ -154,6 +154,10 @@ _IN_PARTS = "servax-in-parts"
 # What gRPC itself says when a deadline passes; anything else is the service's words.
 _GRPC_DEADLINE = "Deadline Exceeded"
 
+# What it says where the other side reset a call without a status. A server that begins to stop does
+# so to calls that came in but did not begin yet: they did nothing.
+_GRPC_RESET = "CANCELLED"
+
 _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 # gRPC reports a missing connection with the same status as a service that says it is not ready,
@@ -185,6 +189,8 @@ def from_status(code: grpc.StatusCode | int, message: str, peer: str) -> ServaxE
         return Unreachable(f"the {peer} does not answer ({reason}): is it running?")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and message in ("", _GRPC_DEADLINE):
         return DeadlineExceeded(f"the {peer} did not answer in time")
+    if code is grpc.StatusCode.CANCELLED and message == _GRPC_RESET:
+        return Unavailable(f"the {peer} did not begin the call; is it stopping?")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Unimplemented(f"the {peer} does not know this call: {message}")
     kind = BY_STATUS.get(code, Internal)

@@ -132,7 +132,9 @@ def serve(
             log.info(
                 "serving", address=server.address, database=server.database, blobs=settings.blobs
             )
-            stop.wait()
+            # Python answers a signal that comes in the instant before it sleeps when it wakes up.
+            while not stop.wait(1.0):
+                pass
             log.info("stopping", grace=grace)
     except (AddressUnusable, BlobsUnusable, DatabaseUnusable) as error:
         raise click.ClickException(str(error)) from error

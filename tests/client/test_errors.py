@@ -54,6 +54,14 @@ def test_a_service_says_why_a_deadline_passed():
     assert str(from_status(code, "Deadline Exceeded", PEER)) == f"the {PEER} did not answer in time"
 
 
+def test_a_service_that_stops_is_unavailable():
+    """A call that the service reset, as it does to those that it has not begun, may be repeated."""
+    error = from_status(grpc.StatusCode.CANCELLED, "CANCELLED", PEER)
+
+    assert type(error) is errors.Unavailable
+    assert str(error) == f"the {PEER} did not begin the call; is it stopping?"
+
+
 def test_a_status_without_a_message_names_the_service():
     """Where a service says nothing, the message says who answered and with what."""
     error = from_status(grpc.StatusCode.NOT_FOUND, "", PEER)
