@@ -172,6 +172,15 @@ def test_a_large_header_is_refused_before_it_is_read():
         header_size(struct.pack("<Q", reader.HEADER_LIMIT + 1), 1 << 40)
 
 
+def test_a_header_of_too_many_values_is_refused_before_it_is_read(monkeypatch):
+    """How many values JSON may become is bounded, whatever small room each takes in the text."""
+    monkeypatch.setattr(reader, "COMMA_LIMIT", 4)
+    assert len(parse(build({"a": entry()}, bytes(8)))) == 1
+
+    with pytest.raises(InvalidWeights, match="has 5 commas, at most 4 are read"):
+        parse(build(b'{"a": [{}, {}, {}, {}, {}, {}]}'))
+
+
 def test_messages_do_not_repeat_megabytes():
     """A name of any length is shortened in what is told of it."""
     with pytest.raises(InvalidWeights) as refused:
