@@ -47,14 +47,14 @@ def worker(publish, exported, symbolic, linear_program, linear_weights, slow_pro
     publish("narrow", exported(lambda x: x, int4).serialize())
     publish("slow", slow_program)
     cuda = exported(lambda x: x, symbolic("b"), platforms=("cuda",)).serialize()
-    publish("for-cuda", cuda)
+    publish("oip-elsewhere", cuda)
     for dtype in DATATYPES:
         with jax.enable_x64(True):
             same = exported(lambda x: x, symbolic("b, 2", dtype))
         publish(f"same-{dtype}", same.serialize())
     with serving(
         *("classes", "classes@stable", "classes:1", "rows", "mixed", "halves"),
-        *("sixteen", "sixteens", "narrow", "slow", "for-cuda"),
+        *("sixteen", "sixteens", "narrow", "slow", "oip-elsewhere"),
         *(f"same-{dtype}" for dtype in DATATYPES),
         max_in_flight=4,
         warm_up={"b": (1, 2)},
@@ -283,7 +283,7 @@ def with_parameters(*places, **values):
         (request("classes", outputs=["z"], x=X), "INVALID_ARGUMENT", "'z'"),
         (request("classes", y=X), "INVALID_ARGUMENT", "missing input 'x'"),
         (request("halves", x=X[0]), "NOT_FOUND", "it has half"),
-        (request("for-cuda", x=X[0]), "FAILED_PRECONDITION", "exported for cuda"),
+        (request("oip-elsewhere", x=X[0]), "FAILED_PRECONDITION", "exported for cuda"),
         (with_parameters("request", signature=1), "INVALID_ARGUMENT", "'signature' is 1"),
         (with_parameters("request", timeout=-1), "INVALID_ARGUMENT", "'timeout' is -1"),
         (with_parameters("request", timeout="1"), "INVALID_ARGUMENT", "'timeout' is '1'"),
@@ -370,20 +370,20 @@ def test_which_models_have_rows(stub, model, rows, joined, dims):
     assert list(config.input[0].dims) == dims
 
 
-@pytest.mark.parametrize("model", ["no", "for-cuda", "halves"])
+@pytest.mark.parametrize("model", ["no", "oip-elsewhere", "halves"])
 def test_what_cannot_be_described(stub, model):
     """Models that are not there, not ready, or have no default signature have no metadata."""
     code, _ = refused(stub.ModelMetadata, inference_pb2.ModelMetadataRequest(name=model))
 
     failed = grpc.StatusCode.FAILED_PRECONDITION
-    assert code is (failed if model == "for-cuda" else grpc.StatusCode.NOT_FOUND)
+    assert code is (failed if model == "oip-elsewhere" else grpc.StatusCode.NOT_FOUND)
 
 
 def test_liveness_and_readiness(stub):
     """The server is live, and not ready while one of its models cannot be served."""
     assert stub.ServerLive(inference_pb2.ServerLiveRequest()).live
     assert not stub.ServerReady(inference_pb2.ServerReadyRequest()).ready
-    for model, ready in (("classes", True), ("for-cuda", False), ("no", False), ("", False)):
+    for model, ready in (("classes", True), ("oip-elsewhere", False), ("no", False), ("", False)):
         assert stub.ModelReady(inference_pb2.ModelReadyRequest(name=model)).ready == ready
 
 
@@ -408,7 +408,7 @@ def test_repository_index(stub):
     found = [(model.name, model.version, model.state) for model in index.models]
     assert len(set(found)) == len(found)
     assert {("classes", "1", "READY"), ("classes", "2", "READY")} <= set(found)
-    (elsewhere,) = [model for model in index.models if model.name == "for-cuda"]
+    (elsewhere,) = [model for model in index.models if model.name == "oip-elsewhere"]
     assert (elsewhere.version, elsewhere.state) == ("1", "UNAVAILABLE")
     assert "exported for cuda" in elsewhere.reason
     ready = stub.RepositoryIndex(inference_pb2.RepositoryIndexRequest(ready=True))
@@ -475,7 +475,7 @@ def test_statistics_of_all_and_of_none(stub):
     assert {("classes", "1"), ("classes", "2"), ("rows", "1")} <= statistics(stub).keys()
     assert statistics(stub, "classes").keys() == {("classes", "1"), ("classes", "2")}
     assert statistics(stub, "classes", "stable").keys() == {("classes", "2")}
-    for name, version in (("no", ""), ("classes", "7"), ("for-cuda", "")):
+    for name, version in (("no", ""), ("classes", "7"), ("oip-elsewhere", "")):
         message = inference_pb2.ModelStatisticsRequest(name=name, version=version)
         code, _ = refused(stub.ModelStatistics, message)
         assert code is not grpc.StatusCode.UNKNOWN
