@@ -21,13 +21,17 @@ class ServiceFailed(Exception):
 
 
 class Service:
-    """A running service; `address` is where it serves gRPC, `started` is of time.perf_counter()."""
+    """A running service; `started` is of time.perf_counter().
+
+    `address` is where it serves gRPC, `http` where HTTP, if it does.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, started: float):
         self._process = process
         self._log = log
         self.started = started
         self.address = ""
+        self.http = ""
 
     @property
     def pid(self) -> int:
@@ -41,12 +45,11 @@ class Service:
 
     def wait_for_address(self) -> None:
         """Wait until the service has logged where it serves; raises ServiceFailed."""
-        while not (address := self._logged_address()):
+        while not self._find_addresses():
             self.check()
             if time.perf_counter() - self.started > _START_TIMEOUT_SECONDS:
                 raise ServiceFailed(f"{self._log.stem} does not start\n{self._tail()}")
             time.sleep(0.02)
-        self.address = address
 
     def stop(self) -> None:
         """End the process, by force if it takes too long."""
@@ -57,14 +60,15 @@ class Service:
             self._process.kill()
             self._process.wait()
 
-    def _logged_address(self) -> str:
+    def _find_addresses(self) -> bool:
         # Away from a terminal, the services log a JSON object a line.
         for line in self._log.read_text().splitlines(keepends=True):
             if line.endswith("\n") and line.startswith("{"):
                 entry = json.loads(line)
                 if entry.get("event") == "serving":
-                    return str(entry["address"])
-        return ""
+                    self.address, self.http = entry["address"], entry.get("http", "")
+                    return True
+        return False
 
     def _tail(self) -> str:
         return "\n".join(self._log.read_text().splitlines()[-20:])

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from benchmarks import perf_analyzer
 from servax import Client
 from servax.types import Batching
 
@@ -67,6 +68,25 @@ def test_conformance(worker, model):
 
     assert "all passed" in table
     assert len(re.findall(r" passed ", table)) >= 33, table
+
+
+def test_perf_analyzer(worker):
+    """Triton's load generator runs to its end over gRPC, streams, shared memory and HTTP."""
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "benchmarks.perf_analyzer", "--callers", "1,4"),
+            *("--seconds", "0.3", "--model", "client-float32"),
+            *("--grpc", worker.address, "--http", worker.serving["http"]),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if result.returncode == perf_analyzer.NO_BINARY:
+        pytest.skip(result.stdout)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "FAILED" not in result.stdout
 
 
 def test_the_documentation(worker):

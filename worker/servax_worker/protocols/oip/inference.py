@@ -13,6 +13,9 @@ from servax_worker.errors import InvalidInput, TooLarge
 from servax_worker.predictor import Answer, Predictor, Request
 from servax_worker.protocols.oip.shared_memory import Place, Region, SharedMemory
 
+# So many bytes are copied before a thread has woken up; more need not keep other callers waiting.
+_AT_ONCE = 1 << 18
+
 
 class SharedInput(NamedTuple):
     """An input that lies in shared memory, of one of JAX's types."""
@@ -63,17 +66,18 @@ class Inference:
             )
         inputs = dict(call.request.inputs)
         for name, shared in call.shared_inputs.items():
-            inputs[name] = await _moved("input", name, partial(sources[name].read, *shared))
+            read = partial(sources[name].read, *shared)
+            inputs[name] = await _moved("input", name, shared.place.size, read)
         answer = await self._predictor.predict(replace(call.request, inputs=inputs))
         for name, place in call.shared_outputs.items():
             write = partial(_write, targets[name], place, answer.outputs[name])
-            await _moved("output", name, write)
+            await _moved("output", name, place.size, write)
         return answer
 
 
-async def _moved(kind: str, name: str, move: "partial[Any]") -> Any:
+async def _moved(kind: str, name: str, size: int, move: "partial[Any]") -> Any:
     try:
-        return await asyncio.to_thread(move)  # which other callers need not wait for
+        return move() if size <= _AT_ONCE else await asyncio.to_thread(move)
     except InvalidInput as error:
         raise InvalidInput(f"{kind} '{name}': {error}") from error
 
