@@ -1,94 +1,70 @@
-"""Kills registries and clients at random moments, and checks what is left after each kill.
+"""Kills registries, clients and garbage collections at random moments, and checks what is left.
 
-    python tests/faults/registry_kills.py --kills 60 --seed 1
+    python -m tests.faults.registry_kills --kills 500 --seed 1
+    python -m tests.faults.registry_kills --kills 500 --db postgresql://USER@HOST/EMPTY_DATABASE
 
-Clients, each a process with a model of its own, upload, publish, move and delete, and tell of every
-operation before it begins and once it is acknowledged. After each kill, and a restart, the registry
-must hold exactly what was acknowledged. The one operation that a client had begun and was not
-answered may have happened or not, but as a whole. A failure prints the seed and exits with 1.
+Clients, each a process with a model of its own, upload, publish, move, delete and undelete, and
+tell of every operation before it begins and once it is acknowledged; garbage is collected beside
+them. After each kill, and a restart, the registry must hold exactly what was acknowledged, its log
+of changes must lead to that, and a check must find nothing wrong. The one operation that a client
+had begun and was not answered may have happened or not, but as a whole. A failure prints the seed
+and exits with 1.
 """
 
+import faulthandler
 import hashlib
 import json
 import multiprocessing
+import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
-from copy import deepcopy
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import click
+from sqlalchemy import text
 
-from servax import Blob, Client
+from servax import Client
 from servax.errors import (
     Conflict,
     DeadlineExceeded,
+    FailedPrecondition,
     NotFound,
     OutOfRange,
     ServaxError,
     Unavailable,
 )
+from servax_registry.__main__ import main as servax_registry
+from servax_registry.store.blobs import BlobStore
+from servax_registry.store.checking import Check
+from servax_registry.store.database import Database
+from tests.faults.history import Operation, State, replayed
 
-MIB = 1 << 20
 CLIENTS = 2
+
+# How many seconds no round takes.
+HANG = 150
+PROGRAMS = 10
 
 # What a client may be told while the registry dies, or while the upload of a client that was killed
 # still ends.
 INTERRUPTIONS = (Unavailable, DeadlineExceeded, Conflict, OutOfRange)
 
-Operation = tuple[Any, ...]
+# What it may be told besides where garbage is collected without any grace: that is gone which it
+# was told is there.
+COLLECTED = (NotFound, FailedPrecondition)
 
-
-@dataclass
-class State:
-    """What the registry holds of one client's: versions with their labels, aliases, uploads."""
-
-    last_number: int = 0
-    versions: dict[int, str] = field(default_factory=dict)
-    aliases: dict[str, int] = field(default_factory=dict)
-    uploads: set[tuple[int, int]] = field(default_factory=set)
-
-    def apply(self, operation: Operation) -> None:
-        """Change what the operation changes."""
-        match operation:
-            case ("upload", seed, size):
-                self.uploads.add((seed, size))
-            case ("publish", label, alias):
-                self.last_number += 1
-                self.versions[self.last_number] = label
-                self.aliases[alias] = self.last_number
-            case ("alias", alias, number):
-                self.aliases[alias] = number
-            case ("unalias", alias):
-                del self.aliases[alias]
-            case ("delete", number):
-                del self.versions[number]
-
-    def choose(self, rng: random.Random, label: str) -> Operation:
-        """Choose an operation that is possible."""
-        deletable = sorted(self.versions.keys() - set(self.aliases.values()))
-        possible: list[Operation] = [
-            ("upload", rng.randrange(1 << 30), rng.randrange(12 * MIB)),
-            ("publish", label, f"a{rng.randrange(3)}"),
-        ]
-        if self.versions:
-            number = rng.choice(sorted(self.versions))
-            possible.append(("alias", f"a{rng.randrange(3)}", number))
-        if self.aliases:
-            possible.append(("unalias", rng.choice(sorted(self.aliases))))
-        if deletable:
-            possible.append(("delete", rng.choice(deletable)))
-        return rng.choice(possible)
+# Processes begin quickly: all that they import is there already.
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["servax", "servax_registry.__main__", "psycopg", "obstore"])
 
 
 def content(seed: int, size: int) -> bytes:
@@ -96,8 +72,23 @@ def content(seed: int, size: int) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
+def digest(data: bytes) -> str:
+    """Give the digest that names these bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def exported(number: int) -> bytes:
+    """Make a program."""
+    # Here, so that other processes begin quickly.
+    import jax
+    from jax import export
+
+    function = jax.jit(lambda x: x + number)
+    return bytes(export.export(function)(jax.ShapeDtypeStruct((2,), "int32")).serialize())
+
+
 def perform(
-    client: Client, model: str, operation: Operation, programs: list[bytes], folder: Path
+    client: Client, model: str, operation: Operation, programs: Sequence[bytes], folder: Path
 ) -> None:
     """Do one operation on the registry; files are put into `folder`."""
     match operation:
@@ -115,239 +106,327 @@ def perform(
             client.delete_alias(model, alias)
         case ("delete", number):
             client.delete_version(f"{model}:{number}")
+        case ("undelete", number):
+            client.undelete_version(f"{model}:{number}")
 
 
-def run_client(
-    pipe: Connection,
-    address: str,
-    model: str,
-    state: State,
-    seed: int,
-    programs: list[bytes],
-    folder: Path,
-) -> None:
-    """Perform operations until told to stop, or until one is interrupted."""
-    rng = random.Random(seed)
-    with Client(registry=address, timeout=20) as client:
-        while not pipe.poll():
-            operation = state.choose(rng, f"{seed}-{rng.randrange(1 << 30)}")
-            pipe.send(("begun", operation))
+def run_client(pipe: Connection, model: str, programs: Sequence[bytes], folder: Path) -> None:
+    """Work in rounds, each until it is over or an operation was interrupted."""
+    while True:
+        try:
+            address, state, seed, collecting = pipe.recv()
+        except EOFError:
+            return
+        rng = random.Random(seed)
+        with Client(registry=address, timeout=20) as client:
+            while not pipe.poll():
+                operation = state.choose(rng, f"{seed}-{rng.randrange(1 << 30)}")
+                pipe.send(("begun", operation))
+                try:
+                    perform(client, model, operation, programs, folder)
+                except INTERRUPTIONS:
+                    break
+                except ServaxError as error:
+                    if not (collecting and isinstance(error, COLLECTED)):
+                        pipe.send(("failed", f"{operation}: {error!r}"))
+                    break
+                state = state.after(operation)
+                pipe.send(("done", operation))
+        pipe.recv()
+        pipe.send(("over", None))
+
+
+class Worker:
+    """A client in a process of its own."""
+
+    def __init__(self, model: str, programs: Sequence[bytes], folder: Path) -> None:
+        self._arguments = (model, programs, folder)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=run_client, args=(theirs, *self._arguments), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def start(self, address: str, state: State, seed: int, collecting: bool) -> None:
+        """Begin a round, and wait for its first operation."""
+        self._pipe.send((address, state, seed, collecting))
+        assert self._pipe.poll(60), "a client did not begin"
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._process.kill()
+        self._process.join()
+
+    def finish(self) -> Iterator[tuple[str, Any]]:
+        """End the round; yield what the client told. Who was killed has a successor after that."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._pipe.send("over")
+        while True:
             try:
-                perform(client, model, operation, programs, folder)
-            except INTERRUPTIONS:
+                told = self._pipe.recv()
+            except (EOFError, ConnectionResetError):
+                assert self._process.exitcode == -signal.SIGKILL, "a client failed"
+                self._begin()
                 return
-            except ServaxError as error:
-                pipe.send(("failed", f"{operation}: {error!r}"))
+            if told[0] == "over":
                 return
-            state.apply(operation)
-            pipe.send(("done", operation))
+            yield told
+
+
+def run_command(arguments: Sequence[str], log: Path) -> None:
+    """Run servax-registry in this process; everything it prints goes to `log`."""
+    with log.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    servax_registry(arguments, prog_name="servax-registry")
 
 
 class Registry:
-    """A registry process that comes back at the address that it had."""
+    """A registry that comes back at the address that it had, and commands on its storage."""
 
-    def __init__(self, folder: Path) -> None:
-        self._url = f"sqlite:///{folder / 'registry.db'}"
+    def __init__(self, folder: Path, database: str | None, blobs: str | None) -> None:
+        self._folder = folder
+        self.database = database or f"sqlite:///{folder / 'registry.db'}"
+        self.blobs = (folder / "blobs").as_uri() if blobs == "directory" else blobs
+        self._where = ["--db", self.database, *(["--blobs", self.blobs] if self.blobs else [])]
         self._log = folder / "registry.log"
+        self._launched: Any = None
         self.address = "127.0.0.1:0"
 
     def launch(self) -> None:
         """Start it, without waiting until it serves."""
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "servax_registry", "serve"),
-                    *("--db", self._url, "--listen", self.address, "--no-trials"),
-                ],
-                stdout=log,
-            )
+        self._launched = self._now()
+        self._log.write_text("")
+        listen = ["--listen", self.address, "--no-trials"]
+        self._process = self.command(["serve", *self._where, *listen], self._log)
+
+    def collect(self) -> ForkServerProcess:
+        """Begin to collect garbage, without any grace."""
+        command = ["gc", *self._where, "--retention", "0", "--grace", "0"]
+        return self.command(command, self._folder / "gc.log")
+
+    def command(self, arguments: Sequence[str], log: Path) -> ForkServerProcess:
+        """Start a command."""
+        process = context.Process(target=run_command, args=(arguments, log), daemon=True)
+        process.start()
+        return process
 
     def await_serving(self) -> None:
         """Wait until it serves."""
         while "\n" not in (logged := self._log.read_text()):
-            assert self._process.poll() is None, "the registry did not start again"
+            assert self._process.exitcode is None, "the registry did not start again"
             time.sleep(0.01)
         self.address = json.loads(logged.partition("\n")[0])["address"]
 
     def abandon(self) -> None:
         """Kill it, whatever its state."""
         self._process.kill()
-        self._process.wait()
+        self._process.join()
 
     def end(self, number: signal.Signals) -> None:
         """Send a signal and wait for the end; whatever it logged meanwhile is a fault."""
-        self._process.send_signal(number)
-        self._process.wait()
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+        self._process.join()
         faults = [line for line in self._log.read_text().splitlines() if '"level": "error"' in line]
         assert not faults, faults
 
+    def settle(self) -> None:
+        """Wait until a database server has noticed who was killed before the last start.
 
-def observe(client: Client, model: str, before: State) -> State:
-    """Read what the registry holds; uploads are those of `before`, which are told apart by name."""
+        Until then, what they had asked for last can still happen.
+        """
+        while self._launched is not None and self._ask(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            f"AND pid <> pg_backend_pid() AND backend_start < '{self._launched}'"
+        ):
+            time.sleep(0.01)
+
+    def _now(self) -> Any:
+        """Give the database server's time; None where there is no server."""
+        return None if self.database.startswith("sqlite") else self._ask("SELECT clock_timestamp()")
+
+    def _ask(self, query: str) -> Any:
+        with closing(Database(self.database)) as database, database.read() as session:
+            return session.scalar(text(query))
+
+
+def observe(client: Client, model: str) -> State:
+    """Read what the registry holds of a model, every program included."""
     try:
         known = client.model(model)
     except NotFound:
         return State()
-    versions = list(client.versions(model))
-    assert known.version_count == len(versions)
-    for version in versions:
-        assert version.signatures, "a version without its programs"
-        assert client.read_blob(version.signatures[0].program)
-    return State(
-        last_number=before.last_number,
-        versions={version.number: version.labels["operation"] for version in versions},
-        aliases=dict(known.aliases),
-    )
-
-
-def is_stored(client: Client, seed: int, size: int) -> bool:
-    """Tell whether an upload is there; what is there must be whole."""
-    data = content(seed, size)
-    try:
-        found = client.read_blob(Blob(f"sha256:{hashlib.sha256(data).hexdigest()}", size))
-    except NotFound:
-        return False
-    assert found == data
-    return True
-
-
-def settle(client: Client, model: str, state: State, begun: Operation | None) -> State:
-    """Check that the registry holds `state`, or that and all of `begun`, and give which."""
-    happened = deepcopy(state)
-    if begun is not None:
-        happened.apply(begun)
-    if begun is not None and begun[0] == "upload" and is_stored(client, *begun[1:]):
-        state = happened
-    for upload in random.sample(sorted(state.uploads), min(3, len(state.uploads))):
-        assert is_stored(client, *upload), f"the acknowledged upload {upload} is gone"
-    found = observe(client, model, state)
-    for candidate in (state, happened):
-        if (found.versions, found.aliases) == (candidate.versions, candidate.aliases):
-            return candidate
-    raise AssertionError(f"{model}: found {found}, acknowledged was {state}, begun was {begun}")
-
-
-def told(pipe: Connection) -> Iterator[tuple[str, Any]]:
-    """Give what a client that has ended had told."""
-    while True:
-        try:
-            yield pipe.recv()
-        except (EOFError, ConnectionResetError):  # the latter where it had not read "stop"
-            return
+    found = State(aliases=dict(known.aliases))
+    programs = set()
+    for version in client.versions(model, deleted=True):
+        programs.add(version.signatures[0].program)
+        numbers = found.deleted if version.delete_time else found.versions
+        numbers[version.number] = version.labels["operation"]
+    for program in programs:
+        assert digest(client.read_blob(program)) == program.digest
+    told = replayed(client.changes(model))
+    assert (told.versions.keys(), told.deleted.keys(), told.aliases) == (
+        found.versions.keys(),
+        found.deleted.keys(),
+        found.aliases,
+    ), f"{model}: found {found}, changes lead to {told}"
+    assert known.version_count == len(found.versions)
+    assert known.latest_version == max(found.versions, default=0)
+    found.last_number = told.last_number
+    return found
 
 
 class Kills:
     """Rounds of clients at work, a kill, a restart, and a check."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, database: str | None, blobs: str | None, seed: int) -> None:
         self._rng = random.Random(seed)
-        random.seed(seed)
-        self._registry = Registry(folder)
+        self._registry = Registry(folder, database, blobs)
+        programs = [exported(index) for index in range(PROGRAMS)]
         self._states = {f"m{index}": State() for index in range(CLIENTS)}
-        self._programs = [exported(index) for index in range(20)]
+        self._workers = {model: Worker(model, programs, folder) for model in self._states}
+        self.kills = 0
         self.counts: Counter[str] = Counter()
 
     def run(self, kills: int) -> None:
-        """Do so many rounds; raises AssertionError when the registry broke its promise."""
+        """Kill so often; raises AssertionError when the registry broke its promise."""
         self._registry.launch()
-        self._registry.await_serving()
         try:
-            for _ in range(kills):
+            self._registry.await_serving()
+            while self.kills < kills:
                 self._round()
-            self._check_all()
-        except BaseException:
+            self._end()
+        finally:
             self._registry.abandon()
-            raise
-        self._registry.end(signal.SIGTERM)
-
-    def _check_all(self) -> None:
-        with Client(registry=self._registry.address, timeout=20) as client:
-            for model, state in self._states.items():
-                settle(client, model, state, None)
-                for upload in state.uploads:
-                    assert is_stored(client, *upload), f"the acknowledged upload {upload} is gone"
 
     def _round(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        clients = {}
-        for model, state in self._states.items():
-            ours, theirs = context.Pipe()
+        # A hang is a failure as well, which tells where.
+        faulthandler.dump_traceback_later(HANG, exit=True)
+        collecting = self._rng.random() < 0.4
+        for model, worker in self._workers.items():
             seed = self._rng.randrange(1 << 30)
-            arguments = (self._registry.address, model, state, seed, self._programs, self._folder)
-            process = context.Process(target=run_client, args=(theirs, *arguments))
-            process.start()
-            theirs.close()
-            clients[model] = (process, ours)
-        for _, pipe in clients.values():
-            assert pipe.poll(60), "a client did not begin"
-
-        victim = None
-        time.sleep(self._rng.uniform(0, 1))
+            worker.start(self._registry.address, self._states[model], seed, collecting)
+        collection = self._registry.collect() if collecting else None
+        time.sleep(self._rng.uniform(0, 0.7))
+        if collection is not None and self._rng.random() < 0.6:
+            collection.kill()
+            self._count_kill("a garbage collection")
         if self._rng.random() < 0.6:
-            self.counts["registry killed"] += 1
+            self._kill_registry()
+        else:
+            self._rng.choice(list(self._workers.values())).kill()
+            self._count_kill("a client")
+            # What it had asked for last ends before it is looked at.
+            self._registry.end(signal.SIGTERM)
+            self._registry.launch()
+        self._registry.await_serving()
+        time.sleep(self._rng.uniform(0, 0.2))
+        told = {model: list(worker.finish()) for model, worker in self._workers.items()}
+        if collection is not None:
+            collection.join()
+            assert collection.exitcode in (0, -signal.SIGKILL), "garbage was not collected"
+        self._registry.settle()
+        self._check(told, collecting)
+
+    def _kill_registry(self) -> None:
+        self._registry.end(signal.SIGKILL)
+        self._registry.launch()
+        self._count_kill("a registry that served")
+        if self._rng.random() < 0.3:
+            time.sleep(self._rng.uniform(0, 0.5))
             self._registry.end(signal.SIGKILL)
             self._registry.launch()
-            if self._rng.random() < 0.3:
-                self.counts["registry killed at its start"] += 1
-                time.sleep(self._rng.uniform(0, 1))
-                self._registry.end(signal.SIGKILL)
-                self._registry.launch()
-            self._registry.await_serving()
-        else:
-            self.counts["client killed"] += 1
-            victim, _ = self._rng.choice(list(clients.values()))
-            victim.kill()
-        time.sleep(self._rng.uniform(0, 0.3))
+            self._count_kill("a registry that started")
 
-        for _, pipe in clients.values():
-            with suppress(BrokenPipeError, ConnectionResetError):  # it may have ended
-                pipe.send("stop")
-        for process, _ in clients.values():
-            process.join(90)
-            expected = -signal.SIGKILL if process is victim else 0
-            assert process.exitcode == expected, f"a client ended with {process.exitcode}"
-        with Client(registry=self._registry.address, timeout=20) as client:
-            for model, (_, pipe) in clients.items():
-                self._check(client, model, pipe)
+    def _count_kill(self, what: str) -> None:
+        self.kills += 1
+        self.counts[f"killed: {what}"] += 1
 
-    def _check(self, client: Client, model: str, pipe: Connection) -> None:
-        state, begun = self._states[model], None
-        for kind, operation in told(pipe):
-            assert kind != "failed", operation
-            begun = operation if kind == "begun" else None
-            if kind == "done":
-                state.apply(operation)
-                self.counts[f"{operation[0]} acknowledged"] += 1
-        self._states[model] = settled = settle(client, model, state, begun)
-        if begun is not None:
-            outcome = "happened" if settled is not state else "did not happen"
-            self.counts[f"{begun[0]} not answered, {outcome}"] += 1
+    def _check(self, told: dict[str, list[tuple[str, Any]]], collecting: bool) -> None:
+        with (
+            Client(registry=self._registry.address, timeout=20) as client,
+            closing(Database(self._registry.database)) as database,
+        ):
+            for model, messages in told.items():
+                state, begun = self._states[model], None
+                for kind, operation in messages:
+                    assert kind != "failed", operation
+                    begun = operation if kind == "begun" else None
+                    if kind == "done":
+                        state = state.after(operation)
+                        self.counts[f"acknowledged: {operation[0]}"] += 1
+                state = self._settled(client, model, state, begun, collecting)
+                state.uploads = self._kept(database, state, begun, collecting)
+                self._states[model] = state
+            problems = Check(database, self._registry.blobs, lambda done, total: None).run()
+            serious = [problem for problem in problems if not problem.harmless]
+            assert not serious, serious
 
+    def _settled(
+        self,
+        client: Client,
+        model: str,
+        state: State,
+        begun: Operation | None,
+        collecting: bool,
+    ) -> State:
+        """Check that the registry holds `state`, or that and all of `begun`, and give which."""
+        found = observe(client, model)
+        for outcome, candidate in (("", state), (", but happened", state.after(begun))):
+            if candidate.fits(found, collecting=collecting):
+                if begun is not None:
+                    self.counts[f"not answered{outcome}: {begun[0]}"] += 1
+                candidate.deleted = found.deleted
+                return candidate
+        raise AssertionError(f"{model}: found {found}, acknowledged was {state}, begun was {begun}")
 
-def exported(number: int) -> bytes:
-    """Make a program."""
-    # Here, for clients, which import this module, are to begin quickly.
-    import jax
-    from jax import export
+    def _kept(
+        self, database: Database, state: State, begun: Operation | None, collecting: bool
+    ) -> set[tuple[int, int]]:
+        """Give the uploads that are stored: all that were acknowledged, or some were collected."""
+        expected = {digest(content(*upload)): upload for upload in state.uploads}
+        blobs = BlobStore(database, self._registry.blobs)
+        names = list(expected)
+        missing = {blob.digest for blob in blobs.find_missing(names)}
+        unanswered = {begun[1:]} if begun is not None and begun[0] == "upload" else set()
+        lost = {expected[name] for name in missing}
+        assert collecting or lost <= unanswered, f"the acknowledged uploads {lost} are gone"
+        return state.uploads - lost
 
-    function = jax.jit(lambda x: x + number)
-    return bytes(export.export(function)(jax.ShapeDtypeStruct((2,), "int32")).serialize())
+    def _end(self) -> None:
+        """Collect all garbage, and check that nothing else is gone, and no garbage left."""
+        collection = self._registry.collect()
+        collection.join()
+        assert collection.exitcode == 0, "garbage was not collected"
+        self._check({model: [] for model in self._states}, collecting=True)
+        for model, state in self._states.items():
+            assert not state.deleted, f"deleted versions of {model} were not collected"
+            assert not state.uploads, f"uploads of {model} were not collected"
+        self._registry.end(signal.SIGTERM)
 
 
 @click.command()
-@click.option("--kills", default=60, show_default=True, help="How many rounds to do.")
+@click.option("--kills", default=60, show_default=True, help="How many processes to kill.")
 @click.option("--seed", type=int, help="Repeats a run, as far as timing allows.")
-def main(kills: int, seed: int | None) -> None:
-    """Kill registries and clients at random moments, and check what is left."""
+@click.option("--db", "database", help="An empty PostgreSQL database; else a SQLite file.")
+@click.option("--blobs", help="A URL, or `directory` for a temporary one; else in the database.")
+def main(kills: int, seed: int | None, database: str | None, blobs: str | None) -> None:
+    """Kill registries, clients and garbage collections, and check what is left."""
     if seed is None:
         seed = random.randrange(1 << 30)
     click.echo(f"seed {seed}")
     with tempfile.TemporaryDirectory() as folder:
-        run = Kills(Path(folder), seed)
-        run.run(kills)
-    for what, count in sorted(run.counts.items()):
-        click.echo(f"{count:6} {what}")
+        run = Kills(Path(folder), database, blobs, seed)
+        try:
+            run.run(kills)
+        finally:
+            for what, count in sorted(run.counts.items()):
+                click.echo(f"{count:6} {what}")
 
 
 if __name__ == "__main__":

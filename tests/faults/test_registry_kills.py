@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 
-def test_kills_lose_nothing_that_was_acknowledged():
+def test_kills_lose_nothing_that_was_acknowledged(database_url):
     """After each kill of a registry or a client, what was acknowledged is there, and no more."""
-    script = Path(__file__).with_name("registry_kills.py")
-
+    command = [sys.executable, "-m", "tests.faults.registry_kills"]
     result = subprocess.run(
-        [sys.executable, str(script), "--kills", "6", "--seed", "2"],
+        [*command, "--kills", "8", "--seed", "2", "--db", database_url],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
     )
