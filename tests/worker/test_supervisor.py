@@ -186,8 +186,8 @@ def test_the_process_ends_with_its_supervisor(tmp_path):
         + textwrap.dedent(
             """
             from servax_worker.supervisor import end_with_parent
-            end_with_parent(lifeline)
             try:
+                end_with_parent(lifeline)
                 time.sleep(60)
             finally:
                 print("in order", flush=True)
