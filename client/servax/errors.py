@@ -155,7 +155,7 @@ _IN_PARTS = "servax-in-parts"
 _GRPC_DEADLINE = "Deadline Exceeded"
 
 # What it says where the other side reset a call without a status. A server that begins to stop does
-# so to calls that came in but did not begin yet: they did nothing.
+# so to calls that came in but did not begin yet, and a registry to calls that stand still.
 _GRPC_RESET = "CANCELLED"
 
 _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
@@ -190,7 +190,7 @@ def from_status(code: grpc.StatusCode | int, message: str, peer: str) -> ServaxE
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and message in ("", _GRPC_DEADLINE):
         return DeadlineExceeded(f"the {peer} did not answer in time")
     if code is grpc.StatusCode.CANCELLED and message == _GRPC_RESET:
-        return Unavailable(f"the {peer} did not begin the call; is it stopping?")
+        return Unavailable(f"the {peer} ended the call without an answer; try again")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Unimplemented(f"the {peer} does not know this call: {message}")
     kind = BY_STATUS.get(code, Internal)

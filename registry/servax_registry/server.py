@@ -21,6 +21,7 @@ from servax_registry.notifier import Notifier
 from servax_registry.service import Registry
 from servax_registry.servicer import RegistryServicer
 from servax_registry.settings import Settings
+from servax_registry.stalls import StallInterceptor
 from servax_registry.store.blobs import BlobStore
 from servax_registry.store.database import Database
 from servax_registry.store.sweeper import Sweeper
@@ -32,6 +33,10 @@ _SERVICE = registry_pb2.DESCRIPTOR.services_by_name["Registry"].full_name
 # Threads beyond those that transfers can take. A transfer holds its thread for as long as its
 # caller pleases, so the other calls, which take milliseconds, have their own.
 _SHORT_CALL_THREADS = 16
+
+# For how many seconds a call waits for its caller to send or to take a message, at most 1 MiB. Who
+# is slower than 9 kB/s would hold a thread for hours.
+_PATIENCE = 120.0
 
 _OPTIONS = (
     # A taken port is an error, not a second server that gets half of the calls.
@@ -69,9 +74,10 @@ class RegistryServer:
         self._threads = ThreadPoolExecutor(
             settings.max_transfers + _SHORT_CALL_THREADS, thread_name_prefix="rpc"
         )
+        self._stalls = StallInterceptor(_PATIENCE)
         self._server = grpc.server(
             self._threads,
-            interceptors=[ErrorInterceptor()],
+            interceptors=[self._stalls, ErrorInterceptor()],
             options=_OPTIONS,
         )
         registry_pb2_grpc.add_RegistryServicer_to_server(
@@ -109,6 +115,7 @@ class RegistryServer:
         self._server.stop(self._settings.grace).wait()
         # Uploads that were ended commit what arrived.
         self._threads.shutdown()
+        self._stalls.close()
         self._sweeper.close()
         if self._examiner:
             self._examiner.close()

@@ -59,7 +59,7 @@ def test_a_service_that_stops_is_unavailable():
     error = from_status(grpc.StatusCode.CANCELLED, "CANCELLED", PEER)
 
     assert type(error) is errors.Unavailable
-    assert str(error) == f"the {PEER} did not begin the call; is it stopping?"
+    assert str(error) == f"the {PEER} ended the call without an answer; try again"
 
 
 def test_a_status_without_a_message_names_the_service():

@@ -16,6 +16,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, foreign, mapped_column, relationship, remote
 
@@ -157,6 +158,13 @@ class VersionRow(Base):
     __table_args__ = (
         UniqueConstraint("model_id", "number"),
         CheckConstraint("number >= 1", "number"),
+        # Of what was deleted alone: SQLite would find all the others with it, and sort them.
+        Index(
+            "ix_versions_delete_time",
+            "delete_time",
+            sqlite_where=text("delete_time IS NOT NULL"),
+            postgresql_where=text("delete_time IS NOT NULL"),
+        ),
     )
 
     id: Mapped[Key]
@@ -169,7 +177,7 @@ class VersionRow(Base):
     source_revision: Mapped[str] = mapped_column(String(1024), server_default="")
     copied_model: Mapped[str | None] = mapped_column(String(128))
     copied_number: Mapped[int | None]
-    delete_time: Mapped[datetime | None] = mapped_column(index=True)
+    delete_time: Mapped[datetime | None]
 
     model: Mapped[ModelRow] = relationship(lazy="raise")
     signatures: Mapped[list["SignatureRow"]] = relationship(

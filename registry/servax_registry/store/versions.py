@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, joinedload, selectinload
 
@@ -35,8 +35,10 @@ from servax_registry.store.models import (
 )
 from servax_registry.store.search import conditions
 
-# How many rows a listing reads at once. Some versions take megabytes each.
-_MODEL_BATCH = 100
+# How many rows a listing reads at once. Some versions take megabytes each, so that they are
+# searched for by key, and read a few at a time.
+_MODEL_BATCH = 25
+_KEY_BATCH = 128
 _VERSION_BATCH = 4
 
 _WHOLE_INSPECTION = (joinedload(InspectionRow.blob), joinedload(InspectionRow.trial))
@@ -98,28 +100,28 @@ class Versions:
         after: VersionName | None = None,
     ) -> Iterator[Version]:
         """Yield versions by model, newest first, those behind `after`; see search.conditions."""
-        where = conditions(selection, expiring)
+        order = (ModelRow.name, VersionRow.number.desc())
+        query = (
+            select(VersionRow.id, ModelRow.name, VersionRow.number)
+            .join(VersionRow.model)
+            .where(*conditions(selection, expiring))
+            .order_by(*order)
+            .limit(_KEY_BATCH)
+        )
         while True:
-            query = (
-                select(VersionRow)
-                .join(VersionRow.model)
-                .where(*where)
-                .order_by(ModelRow.name, VersionRow.number.desc())
-                .limit(_VERSION_BATCH)
-                .options(*_WHOLE_VERSION)
-            )
-            if after is not None:
-                earlier = VersionRow.number < after.number
-                if not selection.model:
-                    same = (ModelRow.name == after.model) & earlier
-                    earlier = same | (ModelRow.name > after.model)
-                query = query.where(earlier)
-            found = self._versions(self._session.scalars(query).all())
-            yield from found
-            if len(found) < _VERSION_BATCH:
+            some = query if after is None else query.where(*_behind(after))
+            rows = self._session.execute(some).all()
+            keys = [row.id for row in rows]
+            for begin in range(0, len(keys), _VERSION_BATCH):
+                few = VersionRow.id.in_(keys[begin : begin + _VERSION_BATCH])
+                whole = select(VersionRow).join(VersionRow.model).where(few).order_by(*order)
+                yield from self._versions(
+                    self._session.scalars(whole.options(*_WHOLE_VERSION)).all()
+                )
+                self._session.expunge_all()
+            if len(rows) < _KEY_BATCH:
                 return
-            after = VersionName(found[-1].model, found[-1].number)
-            self._session.expunge_all()
+            after = VersionName(rows[-1].name, rows[-1].number)
 
     def numbers(self, model: str, limit: int) -> Sequence[int]:
         """Give numbers of versions that are not deleted, newest first."""
@@ -320,6 +322,15 @@ class Versions:
         ):
             aliases.setdefault((alias.model_id, alias.number), []).append(alias.name)
         return [_version(row, aliases.get((row.model_id, row.number), [])) for row in rows]
+
+
+def _behind(version: VersionName) -> tuple[ColumnElement[bool], ...]:
+    """Give what holds of the versions that a listing has behind this one."""
+    # The first alone would do for the database to find where they begin, the second is exact.
+    return (
+        ModelRow.name >= version.model,
+        (ModelRow.name > version.model) | (VersionRow.number < version.number),
+    )
 
 
 def _collected(digest: str) -> BlobsNotStored:
