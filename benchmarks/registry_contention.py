@@ -50,7 +50,7 @@ class Load:
     async def write(self, model: str, program: str, rng: random.Random) -> None:
         """Upload, publish and move an alias until the time is over."""
         while time.perf_counter() < self._end:
-            weights = safetensors.numpy.save({"w": np.float32([rng.random(), rng.random()])})
+            weights = safetensors.numpy.save({"w": np.array([rng.random(), 0], "float32")})
             digest = await self.upload(weights)
             version = await self._timed(
                 "publish", self._stub.PublishVersion(publication(model, program, digest))
@@ -93,7 +93,7 @@ class Load:
 
 
 def publication(model: str, program: str, weights: str) -> registry_pb2.PublishVersionRequest:
-    """Ask for a version with the alias that is polled, under both of its names."""
+    """Ask for a version that becomes the newest."""
     return registry_pb2.PublishVersionRequest(
         model=model,
         programs=[registry_pb2.ProgramSource(digest=program)],
@@ -104,8 +104,9 @@ def publication(model: str, program: str, weights: str) -> registry_pb2.PublishV
 
 def exported() -> bytes:
     """Make a program that takes weights."""
-    arguments = ({"w": jax.ShapeDtypeStruct((2,), "float32")}, jax.ShapeDtypeStruct((2,), "f4"))
-    return bytes(export.export(jax.jit(lambda p, x: p["w"] + x))(*arguments).serialize())
+    pair = jax.ShapeDtypeStruct((2,), "float32")  # type: ignore[no-untyped-call]
+    function = jax.jit(lambda params, x: params["w"] + x)
+    return bytes(export.export(function)({"w": pair}, pair).serialize())
 
 
 async def load(address: str, writers: int, pollers: int, poll: float, seconds: float) -> Load:

@@ -98,7 +98,8 @@ class Database:
                 config.attributes["connection"] = session.connection()
                 alembic.command.upgrade(config, "head")
         except DBAPIError as error:
-            raise DatabaseUnusable(f"cannot use {self.location}: {error.orig}") from error
+            need = "; the registry has to write the file and its folder" if self._sqlite else ""
+            raise DatabaseUnusable(f"cannot use {self.location}: {error.orig}{need}") from error
         except alembic.util.CommandError as error:
             raise DatabaseUnusable(
                 f"cannot use {self.location}: a newer servax-registry wrote it ({error}); "
