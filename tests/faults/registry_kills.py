@@ -30,6 +30,8 @@ from typing import Any
 from zlib import crc32
 
 import click
+from rich.console import Console
+from rich.progress import Progress
 from sqlalchemy import text
 
 from servax import Client
@@ -298,8 +300,11 @@ class Kills:
         self._registry.launch()
         try:
             self._registry.await_serving()
-            while self.kills < kills:
-                self._round()
+            with Progress(console=Console(stderr=True)) as progress:
+                task = progress.add_task("kills", total=kills)
+                while self.kills < kills:
+                    self._round()
+                    progress.update(task, completed=self.kills)
             self._end()
         finally:
             self._registry.abandon()
