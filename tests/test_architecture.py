@@ -19,9 +19,10 @@ MAY_IMPORT = {
 OURS = {"servax", "servax_proto", "servax_registry", "servax_worker"}
 SPEAKS_PROTOBUF = {
     "servax": {"convert", "_calls", "_blocking", "aio", "tensors"},
-    "servax_registry": {"convert", "servicer", "interceptors", "server"},
+    "servax_registry": {"convert", "servicer", "interceptors", "health", "server"},
     "servax_worker": {
-        *("convert", "servicer", "management", "parts", "interceptors", "server", "protocols"),
+        *("convert", "servicer", "management", "parts", "interceptors", "health", "server"),
+        "protocols",
     },
 }
 

@@ -8,7 +8,8 @@ from importlib import metadata
 
 import grpc
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
 from grpc_reflection.v1alpha import reflection
 
 from servax_proto.v1 import registry_pb2, registry_pb2_grpc
@@ -16,6 +17,7 @@ from servax_registry.artifact import Change
 from servax_registry.convert import size_of
 from servax_registry.errors import AddressUnusable
 from servax_registry.examiner import Examiner
+from servax_registry.health import Health
 from servax_registry.interceptors import ErrorInterceptor
 from servax_registry.notifier import Notifier
 from servax_registry.service import Registry
@@ -70,7 +72,7 @@ class RegistryServer:
             size_of=size_of,
             allowed_custom_calls=settings.allowed_custom_calls,
         )
-        self._health = health.HealthServicer()
+        self._health = Health(["", _SERVICE])
         self._threads = ThreadPoolExecutor(
             settings.max_transfers + _SHORT_CALL_THREADS, thread_name_prefix="rpc"
         )
@@ -85,7 +87,7 @@ class RegistryServer:
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
-            (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+            (_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME), self._server
         )
         self.address = self._bind(settings.listen)
         self._sweeper = Sweeper(blobs, settings.upload_expiry)
@@ -94,8 +96,6 @@ class RegistryServer:
         )
         self._notifier = Notifier(self._database)
         self._server.start()
-        for service in ("", _SERVICE):
-            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
     def _bind(self, listen: str) -> str:
         host, _, port = listen.rpartition(":")
@@ -111,7 +111,7 @@ class RegistryServer:
 
     def stop(self) -> None:
         """Take no more calls, finish those in flight within the grace period, and close."""
-        self._health.enter_graceful_shutdown()
+        self._health.close()
         self._server.stop(self._settings.grace).wait()
         # Uploads that were ended commit what arrived.
         self._threads.shutdown()

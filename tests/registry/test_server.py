@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from servax_proto.v1 import artifact_pb2, registry_pb2
 from servax_registry.__main__ import main
-from servax_registry.server import serve
+from servax_registry.server import RegistryServer, is_serving, serve
 from servax_registry.settings import Settings
 
 MIB = 1 << 20
@@ -326,6 +326,66 @@ def test_watching_health_takes_no_threads(url, connect):
             assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
 
         assert registry.missing(BLOB.digest) == {BLOB.digest: 0}
+
+
+def test_watchers_of_health_that_leave_stop_nobody(url):
+    """Watchers that come and go side by side leave a server that answers."""
+
+    def come_and_go(channel):
+        for _ in range(20):
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            next(watch)
+            watch.cancel()
+
+    with serve(Settings(url, "127.0.0.1:0")) as server, ExitStack() as stack:
+        channels = [
+            stack.enter_context(grpc.insecure_channel(server.address, options=[("n", number)]))
+            for number in range(8)
+        ]
+        with ThreadPoolExecutor(len(channels)) as pool:
+            list(pool.map(come_and_go, channels, timeout=60))
+
+        assert is_serving(server.address)
+
+
+def test_a_server_that_stops_ends_watches_of_its_health(url):
+    """Who watches is told NOT_SERVING, and is not waited for."""
+    server = RegistryServer(Settings(url, "127.0.0.1:0", grace=60))
+    with grpc.insecure_channel(server.address) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        told = [next(watch).status]
+        began = time.monotonic()
+        server.stop()
+        took = time.monotonic() - began
+        told += [answer.status for answer in watch]
+
+    response = health_pb2.HealthCheckResponse
+    assert told == [response.SERVING, response.NOT_SERVING]
+    assert took < 60, "it waited for the grace period"
+
+
+@pytest.mark.parametrize(
+    ("service", "status"), [("servax.v1.Registry", "SERVING"), ("other", "SERVICE_UNKNOWN")]
+)
+def test_health_is_told_by_service(url, service, status):
+    """A service that the server does not have is unknown to watchers, and NOT_FOUND to a check."""
+    with (
+        serve(Settings(url, "127.0.0.1:0")) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        stub = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service=service)
+        watch = stub.Watch(request)
+        told = next(watch).status
+        watch.cancel()
+        try:
+            checked = stub.Check(request).status
+        except grpc.RpcError as error:
+            checked = error.code()
+
+    expected = health_pb2.HealthCheckResponse.ServingStatus.Value(status)
+    assert told == expected
+    assert checked == (expected if status == "SERVING" else StatusCode.NOT_FOUND)
 
 
 @pytest.mark.parametrize("method", ["GetModel", "WriteBlob", "ReadBlob"])

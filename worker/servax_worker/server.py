@@ -8,7 +8,8 @@ from typing import Self
 
 import grpc.aio
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
 from grpc_reflection.v1alpha import reflection
 
 from servax import Client
@@ -28,6 +29,7 @@ from servax_worker.dispatch import Dispatcher
 from servax_worker.errors import StartupError
 from servax_worker.follower import Follower
 from servax_worker.handover import Handover
+from servax_worker.health import Health
 from servax_worker.http import HttpServer, application
 from servax_worker.interceptors import ErrorInterceptor
 from servax_worker.known import KnownVersions
@@ -169,14 +171,14 @@ class WorkerServer:
         management_pb2_grpc.add_WorkerManagementServicer_to_server(manager, server)
         self._services += tfserving.add_to_server(self._predictor, self._models, settings, server)
         self._services += open_inference.add_to_server(server)
-        self._health = health.aio.HealthServicer()
+        self._health = Health(["", *self._services])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(
-            (*self._services, _MANAGEMENT, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+            (*self._services, _MANAGEMENT, HEALTH_SERVICE, reflection.SERVICE_NAME), server
         )
         for reference in settings.models:
             self._models.load(reference)
-        await self._update_health()
+        self._health.tell(serving=self._predictor.ready)
         await server.start()
         await http.start()
         stack.push_async_callback(self._drain, server, servicer, open_inference)
@@ -249,14 +251,7 @@ class WorkerServer:
         while True:
             await self._changes.wait()
             self._changes.clear()
-            await self._update_health()
-
-    async def _update_health(self) -> None:
-        status = health_pb2.HealthCheckResponse.ServingStatus.Value(
-            "SERVING" if self._predictor.ready else "NOT_SERVING"
-        )
-        for service in ("", *self._services):
-            await self._health.set(service, status)
+            self._health.tell(serving=self._predictor.ready)
 
     async def _drain(
         self,
@@ -265,7 +260,7 @@ class WorkerServer:
         open_inference: OpenInference,
     ) -> None:
         log.info("draining", grace=self._settings.grace)
-        await self._health.enter_graceful_shutdown()
+        self._health.close()
         self._predictor.drain()
         servicer.drain()
         open_inference.drain()
