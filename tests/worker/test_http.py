@@ -5,14 +5,14 @@ import socket
 from starlette.applications import Starlette
 
 from servax_worker.http import HttpServer
+from servax_worker.sockets import listening_socket
 
 
 def test_answers_are_sent_at_once():
     """Connections do not hold small pieces back until the caller has acknowledged others."""
-    server = HttpServer(Starlette(), "127.0.0.1:0", 1.0)
-    host, _, port = server.address.rpartition(":")
-    listening = server._socket
-    with listening, socket.create_connection((host, int(port))):
+    listening = listening_socket("127.0.0.1:0")
+    HttpServer(Starlette(), listening, 1.0)
+    with listening, socket.create_connection(listening.getsockname()):
         connection, _ = listening.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

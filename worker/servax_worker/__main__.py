@@ -1,25 +1,18 @@
 """The command line: servax-worker, or python -m servax_worker."""
 
 import json
-import pickle
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from servax.errors import InvalidReference
 from servax.reference import ModelReference
-from servax_worker import serving_process
+from servax_worker import processes, serving_process
 from servax_worker.errors import StartupError
-from servax_worker.handover import Handover
 from servax_worker.logs import configure_logging
 from servax_worker.settings import Settings
-from servax_worker.supervisor import Limits, Supervisor, passing_signals
-
-# How long a process may take to stop beyond what the requests in flight may take.
-_STOP_SECONDS = 15.0
 
 
 class _Reference(click.ParamType[ModelReference]):
@@ -286,6 +279,17 @@ def main() -> None:
     "again.",
 )
 @click.option(
+    "--processes",
+    "count",
+    type=click.IntRange(min=1),
+    envvar="SERVAX_WORKER_PROCESSES",
+    show_envvar=True,
+    default=Settings.processes,
+    metavar="N",
+    help="How many processes serve at the same ports, on a CPU; each takes its share of the "
+    "processors and of --memory-limit.",
+)
+@click.option(
     "--supervise/--no-supervise",
     envvar="SERVAX_WORKER_SUPERVISE",
     show_envvar=True,
@@ -319,11 +323,21 @@ def serve(
     load_timeout: float,
     load_memory: int,
     call_timeout: float,
+    count: int,
     supervise: bool,
 ) -> None:
     """Serve models until SIGTERM or SIGINT."""
     if not models and not allow_management:
         raise click.UsageError("Missing option '--model', or --allow-management to load some later")
+    if count > 1:
+        for option, given in (
+            # A caller would reach one of the processes, and change nothing in the others.
+            ("--allow-management", allow_management),
+            ("--allow-shared-memory", allow_shared_memory),
+            ("--no-supervise", not supervise),
+        ):
+            if given:
+                raise click.UsageError(f"--processes {count} does not go with {option}")
     settings = Settings(
         registry=registry,
         models=tuple(dict.fromkeys(models)),
@@ -351,11 +365,12 @@ def serve(
         load_timeout=load_timeout,
         load_memory=load_memory,
         call_timeout=call_timeout,
+        processes=count,
     )
     configure_logging()
-    if supervise:
-        sys.exit(_supervise(settings))
     try:
+        if supervise:
+            sys.exit(processes.supervise(settings))
         serving_process.run(settings)
     except StartupError as error:
         raise click.ClickException(str(error)) from error
@@ -381,34 +396,6 @@ def health(http: str) -> None:
         raise click.ClickException(f"not ready: {'; '.join(states) or 'shutting down'}") from error
     except OSError as error:
         raise click.ClickException(f"no worker answers at {http}: {error}") from error
-
-
-def _supervise(settings: Settings) -> int:
-    """Keeps a serving process running; gives its exit status."""
-
-    def task(supervisor: Supervisor) -> bytes:
-        grpc, http = supervisor.activity.ports
-        there = replace(settings, listen=_at(settings.listen, grpc), http=_at(settings.http, http))
-        if memo := supervisor.activity.memo:
-            left = Handover.decode(memo)
-            there = replace(there, models=left.models)
-            for version in left.pardoned:
-                supervisor.quarantine.pardon(version)
-        quarantined = frozenset(supervisor.quarantine.versions)
-        return pickle.dumps(
-            serving_process.ServingTask(there, quarantined, *supervisor.descriptors)
-        )
-
-    command = (sys.executable, "-m", "servax_worker.serving_process")
-    limits = Limits(stop=settings.grace + _STOP_SECONDS)
-    with Supervisor(command, task, limits) as supervisor, passing_signals(supervisor.stop):
-        return supervisor.run()
-
-
-def _at(address: str, port: int) -> str:
-    """The address, with the port that the process before got where any was wanted."""
-    host, _, wanted = address.rpartition(":")
-    return f"{host}:{port}" if port and wanted == "0" else address
 
 
 if __name__ == "__main__":

@@ -98,9 +98,10 @@ class ApartAssembler:
         """As `Assembler.assemble`; raises CannotServe also where the loader process failed."""
         if self._settings.load_apart and not self._proofs.has(version):
             report(ServedState.COMPILING, "waiting for a loader process")
-            async with self._turn:
-                await self._prove(version, files, report)
-            self._proofs.keep(version)
+            async with self._turn, self._proofs.claimed(version):
+                if not self._proofs.has(version):
+                    await self._prove(version, files, report)
+                    self._proofs.keep(version)
         return await self._assembler.assemble(version, files, report)
 
     async def release(self) -> None:

@@ -5,7 +5,8 @@ import contextlib
 import math
 import socket
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any
 
 import uvicorn
 from prometheus_client import CollectorRegistry
@@ -17,14 +18,18 @@ from starlette.routing import BaseRoute, Route
 
 from servax_worker.errors import InvalidInput, TooLarge
 from servax_worker.predictor import Predictor
-from servax_worker.sockets import listening_socket
+
+Health = tuple[bool, list[dict[str, Any]]]
+"""Whether everything is READY, and the states of what is served."""
 
 # Adding 32 to zlib's window size makes it tell the two apart by what they begin with.
 _ENCODINGS = {"gzip": zlib.MAX_WBITS + 32, "deflate": zlib.MAX_WBITS + 32}
 
 
 def application(
-    predictor: Predictor, metrics: CollectorRegistry, routes: Iterable[BaseRoute] = ()
+    health: Callable[[], Awaitable[Health]],
+    metrics: Callable[[], Awaitable[bytes]],
+    routes: Iterable[BaseRoute] = (),
 ) -> Starlette:
     """The application: /livez, /healthz, /metrics, and the routes of protocols."""
 
@@ -34,23 +39,12 @@ def application(
 
     async def healthz(_: Request) -> Response:
         """200 once every model is READY, 503 before and while shutting down; tells the states."""
-        versions = [
-            {
-                "model": status.model,
-                "version": status.version,
-                "alias": status.alias,
-                "state": status.state.name,
-                "detail": status.detail,
-            }
-            for status in predictor.status()
-        ]
-        return JSONResponse(
-            {"ready": predictor.ready, "versions": versions}, 200 if predictor.ready else 503
-        )
+        ready, versions = await health()
+        return JSONResponse({"ready": ready, "versions": versions}, 200 if ready else 503)
 
     async def exposition(_: Request) -> Response:
         """The metrics in Prometheus's text format."""
-        return Response(generate_latest(metrics), media_type=CONTENT_TYPE_LATEST)
+        return Response(await metrics(), media_type=CONTENT_TYPE_LATEST)
 
     return Starlette(
         routes=[
@@ -60,6 +54,25 @@ def application(
             *routes,
         ]
     )
+
+
+async def health_of(predictor: Predictor) -> Health:
+    """What one process tells."""
+    return predictor.ready, [
+        {
+            "model": status.model,
+            "version": status.version,
+            "alias": status.alias,
+            "state": status.state.name,
+            "detail": status.detail,
+        }
+        for status in predictor.status()
+    ]
+
+
+async def metrics_of(metrics: CollectorRegistry) -> bytes:
+    """What one process tells."""
+    return generate_latest(metrics)
 
 
 async def read_body(request: Request, limit: int, setting: str = "--max-message-bytes") -> bytes:
@@ -88,18 +101,14 @@ async def read_body(request: Request, limit: int, setting: str = "--max-message-
 class HttpServer:
     """Serves an application on the running event loop."""
 
-    def __init__(self, app: Starlette, listen: str, grace: float):
-        """Binds HOST:PORT; raises StartupError where that is not possible.
-
-        `grace` is how many seconds requests in flight get when it stops.
-        """
-        self._socket = listening_socket(listen)
-        # Connections inherit it. asyncio sets it itself only on sockets that name their protocol,
-        # which `socket.create_server` does not; without it, every other answer waits 40 ms for an
-        # acknowledgement.
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        host, _, _ = listen.rpartition(":")
-        self.address = f"{host}:{self._socket.getsockname()[1]}"
+    def __init__(self, app: Starlette, listening: socket.socket, grace: float):
+        """`grace` is how many seconds requests in flight get when it stops."""
+        self._socket = listening
+        if listening.family != socket.AF_UNIX:
+            # Connections inherit it. asyncio sets it itself only on sockets that name their
+            # protocol, which `socket.create_server` does not; without it, every other answer waits
+            # 40 ms for an acknowledgement.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(
             app,
             log_config=None,

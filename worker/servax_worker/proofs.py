@@ -1,13 +1,18 @@
 """Remembers which versions were loaded, called and found right in a process of their own."""
 
+import asyncio
+import fcntl
 import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
 from servax.types import Version
+
+_LOOK = 0.2  # seconds between two attempts to claim a version
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +32,18 @@ class Proofs:
     def has(self, version: Version) -> bool:
         """Whether the same programs, weights and declarations were proved before."""
         return self._path(version).exists()
+
+    @asynccontextmanager
+    async def claimed(self, version: Version) -> AsyncIterator[None]:
+        """Waits until no other process that shares the folder is at proving the version."""
+        with self._path(version).with_suffix(".lock").open("w") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(_LOOK)
+            yield
 
     def keep(self, version: Version) -> None:
         """Remembers that the version was proved; where the disk is full, it will be once more."""

@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -11,6 +13,7 @@ import structlog
 from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
 from grpc_reflection.v1alpha import reflection
+from starlette.routing import BaseRoute
 
 from servax import Client
 from servax.reference import ModelReference
@@ -30,7 +33,7 @@ from servax_worker.errors import StartupError
 from servax_worker.follower import Follower
 from servax_worker.handover import Handover
 from servax_worker.health import Health
-from servax_worker.http import HttpServer, application
+from servax_worker.http import HttpServer, application, health_of, metrics_of
 from servax_worker.interceptors import ErrorInterceptor
 from servax_worker.known import KnownVersions
 from servax_worker.management import ManagementServicer
@@ -46,7 +49,7 @@ from servax_worker.quarantine import Quarantine
 from servax_worker.runtime import Runtime
 from servax_worker.servicer import PredictionServicer
 from servax_worker.settings import Settings
-from servax_worker.sockets import listening_socket
+from servax_worker.sockets import listening_socket, unix_socket
 from servax_worker.versions import LoadedVersions
 
 _SERVICE = prediction_pb2.DESCRIPTOR.services_by_name["Prediction"].full_name
@@ -88,6 +91,7 @@ class WorkerServer:
         `quarantined` are versions, as in "lm:3", that are not to be loaded.
         """
         self._settings = settings
+        self._shared = settings.processes > 1
         self._activity = activity
         self._quarantine = Quarantine(quarantined, self._hand_over)
         self._models = ServedModels(self._follow, self._models_changed, self._forget)
@@ -130,17 +134,18 @@ class WorkerServer:
             self._predictor, self._models, self._metrics.statistics, settings
         )
         routes = [*tfserving.routes(self._predictor, settings), *open_inference.routes()]
-        app = application(self._predictor, self._metrics.registry, routes)
-        http = HttpServer(app, settings.http, settings.grace)
-        stack.push_async_callback(http.stop)
+        https = self._http_servers(routes)
+        for http in https:
+            stack.push_async_callback(http.stop)
         # Clients of the Open Inference Protocol have no other way than one message.
         limit = max(_EXPLAINED * settings.max_message_bytes, settings.max_request_bytes)
         limit = min(limit, _LARGEST_MESSAGE)
         server = grpc.aio.server(
             interceptors=[ErrorInterceptor()],
             options=[
-                # A taken port is an error, not a second server that gets half of the calls.
-                ("grpc.so_reuseport", 0),
+                # A taken port is an error, not a second server that gets half of the calls; the
+                # processes of one worker share the port that is kept for them.
+                ("grpc.so_reuseport", int(self._shared)),
                 ("grpc.max_receive_message_length", limit),
                 ("grpc.max_send_message_length", -1),
                 # What a caller that vanished holds is let go within a minute.
@@ -150,11 +155,15 @@ class WorkerServer:
                 ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             ],
         )
-        self.address = _bind(server, settings.listen)
-        self.http_address = http.address
+        self.address = _bind(server, settings.listen, shared=self._shared)
 
         self._registry = stack.enter_context(Client(registry=settings.registry))
         runtime, blobs, plans, proofs = self._open_parts()
+        if self._shared and runtime.platform != "cpu":
+            raise StartupError(
+                f"several processes cannot share a device, and this is {runtime.platform}: start "
+                f"a worker for each device instead of --processes {settings.processes}"
+            )
         memory = MemoryBudget(settings.memory_limit or runtime.memory_limit)
         self._metrics.watch_memory(lambda: memory.reserved)
         assembler = Assembler(runtime, dispatcher, self._metrics, plans, memory, settings)
@@ -180,7 +189,8 @@ class WorkerServer:
             self._models.load(reference)
         self._health.tell(serving=self._predictor.ready)
         await server.start()
-        await http.start()
+        for http in https:
+            await http.start()
         stack.push_async_callback(self._drain, server, servicer, open_inference)
         stack.push_async_callback(self._models.close)
 
@@ -189,6 +199,25 @@ class WorkerServer:
             self._activity.tell_ports(_port(self.address), _port(self.http_address))
             background.append(asyncio.create_task(_beat(self._activity)))
         stack.push_async_callback(_cancel, background)
+
+    def _http_servers(self, routes: Sequence[BaseRoute]) -> list[HttpServer]:
+        """What answers over HTTP; of several processes, each has a server for the others, too."""
+        settings = self._settings
+        own = partial(health_of, self._predictor), partial(metrics_of, self._metrics.registry)
+        listening = listening_socket(settings.http, shared=self._shared)
+        host, _, _ = settings.http.rpartition(":")
+        self.http_address = f"{host}:{listening.getsockname()[1]}"
+        if settings.siblings is None:
+            return [HttpServer(application(*own, routes), listening, settings.grace)]
+        from servax_worker.siblings import Siblings
+
+        siblings = Siblings(settings.siblings, settings.processes)
+        everyone = application(siblings.health, siblings.metrics, routes)
+        between = unix_socket(siblings.socket(settings.process))
+        return [
+            HttpServer(everyone, listening, settings.grace),
+            HttpServer(application(*own), between, settings.grace),
+        ]
 
     def _open_parts(self) -> tuple[Runtime, BlobCache, Plans, Proofs]:
         settings, directory = self._settings, self._settings.cache_directory
@@ -271,9 +300,10 @@ class WorkerServer:
         await server.stop(min(max(end - time.monotonic(), 0.0), _LAST_WORDS))
 
 
-def _bind(server: grpc.aio.Server, listen: str) -> str:
-    # gRPC would not tell why an address cannot be used.
-    listening_socket(listen).close()
+def _bind(server: grpc.aio.Server, listen: str, *, shared: bool) -> str:
+    if not shared:  # else a caller might get the connection that is closed here
+        # gRPC would not tell why an address cannot be used.
+        listening_socket(listen).close()
     host, _, _ = listen.rpartition(":")
     try:
         return f"{host}:{server.add_insecure_port(listen)}"

@@ -37,10 +37,19 @@ def main() -> None:
     task: ServingTask = pickle.load(sys.stdin.buffer)
     end_with_parent(task.lifeline)
     configure_logging()
+    _take_share(task.settings)
     try:
         run(task.settings, Activity(task.activity), task.quarantined)
     except StartupError as error:
         sys.exit(f"Error: {error}")
+
+
+def _take_share(settings: Settings) -> None:
+    """Keeps to a share of the processors, if there are enough: JAX makes as many threads."""
+    if settings.processes > 1 and sys.platform == "linux":
+        processors = sorted(os.sched_getaffinity(0))
+        if len(processors) >= settings.processes:
+            os.sched_setaffinity(0, processors[settings.process :: settings.processes])
 
 
 def run(
@@ -64,7 +73,8 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with WorkerServer(settings, activity, quarantined) as server:
-        log.info("serving", address=server.address, http=server.http_address)
+        which = {"process": settings.process} if settings.processes > 1 else {}
+        log.info("serving", address=server.address, http=server.http_address, **which)
         await stop.wait()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)  # a second signal ends the process at once

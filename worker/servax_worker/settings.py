@@ -89,5 +89,14 @@ class Settings:
     memory_limit: int = 0
     """Bytes of the device's memory that versions may take; 0 for what the device tells."""
 
+    processes: int = 1
+    """How many serving processes the worker has."""
+
+    process: int = 0
+    """The number of this one, from 0 on."""
+
+    siblings: Path | None = None
+    """A folder where several processes reach each other."""
+
     grace: float = 30.0
     """Seconds that a worker told to stop gives the requests in flight."""

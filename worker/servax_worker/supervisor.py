@@ -59,16 +59,18 @@ class Quarantine:
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._failures: deque[tuple[float, str]] = deque()
+        self._lock = threading.Lock()
         self.versions: set[str] = set()
         """The versions, as in "lm:3", that are not to be loaded any more."""
 
     def blame(self, versions: Sequence[str]) -> None:
         """Notes one end of the process during calls of these versions."""
         now = self._clock()
-        self._failures.extend((now, version) for version in set(versions))
-        while self._failures and self._failures[0][0] < now - _MEMORY:
-            self._failures.popleft()
-        counts = Counter(version for _, version in self._failures)
+        with self._lock:
+            self._failures.extend((now, version) for version in set(versions))
+            while self._failures and self._failures[0][0] < now - _MEMORY:
+                self._failures.popleft()
+            counts = Counter(version for _, version in self._failures)
         for version, count in counts.items():
             if count >= _FAILURES and version not in self.versions:
                 log.error("quarantined", version=version, failures=count)
@@ -76,8 +78,9 @@ class Quarantine:
 
     def pardon(self, version: str) -> None:
         """Forgets what a version did."""
-        self.versions.discard(version)
-        self._failures = deque(each for each in self._failures if each[1] != version)
+        with self._lock:
+            self.versions.discard(version)
+            self._failures = deque(each for each in self._failures if each[1] != version)
 
 
 @dataclass(frozen=True)
@@ -101,8 +104,12 @@ class Supervisor:
         command: Sequence[str],
         task: Callable[["Supervisor"], bytes],
         limits: Limits = _LIMITS,
+        quarantine: Quarantine | None = None,
     ):
-        """`task` gives what the command reads from its standard input, anew at every start."""
+        """`task` gives what the command reads from its standard input, anew at every start.
+
+        Several supervisors may have one quarantine.
+        """
         self._command = command
         self._task = task
         self._limits = limits
@@ -114,7 +121,7 @@ class Supervisor:
         self._woken, self._wake = os.pipe()
         self.activity = Activity(self._file)
         """What the process does, or did when it ended."""
-        self.quarantine = Quarantine()
+        self.quarantine = quarantine or Quarantine()
         # The serving process ends itself when the writing end is closed, however we end.
         self._lifeline, self._life = os.pipe()
 
