@@ -58,7 +58,7 @@ def wire_bytes(array: NDArray[Any]) -> memoryview:
         array = array.astype(np.int8)
     elif name in ("uint4", "float4_e2m1fn"):
         array = array.view(np.uint8) & np.uint8(0x0F)
-    return np.asarray(array).reshape(-1).view(np.uint8).data
+    return array.reshape(-1).view(np.uint8).data
 
 
 def header(array: NDArray[Any]) -> Tensor:
@@ -71,14 +71,24 @@ def to_proto(value: ArrayLike) -> Tensor:
 
     Raises InvalidTensor as `as_array` does, and for 2 GiB or more, which fit no single message.
     """
+    tensor = Tensor()
+    fill(tensor, value)
+    return tensor
+
+
+def fill(tensor: Tensor, value: ArrayLike) -> None:
+    """Make an empty message that of an array, as `to_proto` does, where it is already in another.
+
+    A message that is put into another is copied.
+    """
     array = as_array(value)
     if array.nbytes >= MAX_MESSAGE_BYTES:
         raise InvalidTensor(
             f"{array.nbytes} bytes do not fit one message ({MAX_MESSAGE_BYTES}): send it in parts"
         )
-    tensor = header(array)
+    tensor.dtype = dtype_name(array.dtype)
+    tensor.shape.extend(array.shape)
     tensor.data = bytes(wire_bytes(array))
-    return tensor
 
 
 def byte_size(dtype: str, shape: Sequence[int]) -> int:
@@ -89,10 +99,10 @@ def byte_size(dtype: str, shape: Sequence[int]) -> int:
     itemsize = numpy_dtype(dtype).itemsize
     if len(shape) > _MAX_RANK:
         raise InvalidTensor(f"{len(shape)} dimensions; arrays have at most {_MAX_RANK}")
-    if any(dimension < 0 for dimension in shape):
+    if min(shape, default=0) < 0:
         raise InvalidTensor(f"negative dimension in shape {list(shape)}")
     # numpy wants this of empty arrays too.
-    if math.prod(dimension for dimension in shape if dimension) * itemsize > _MAX_BYTES:
+    if math.prod(filter(None, shape)) * itemsize > _MAX_BYTES:
         raise InvalidTensor(f"shape {list(shape)} of {dtype} is larger than any memory")
     return math.prod(shape) * itemsize
 
@@ -105,6 +115,7 @@ def from_bytes(
     Raises InvalidTensor where `data` is not as long as dtype and shape want it, or holds bytes
     that are no value of the dtype.
     """
+    shape = tuple(shape)  # protobuf's own sequences are slow to read
     expected = byte_size(dtype, shape)
     if len(data) != expected:
         raise InvalidTensor(
@@ -115,7 +126,7 @@ def from_bytes(
         stored = np.frombuffer(data, kind)
         if stored.min() < low or stored.max() > high:
             raise InvalidTensor(f"a byte of a {dtype} array is outside of {low} to {high}")
-    array: NDArray[Any] = np.frombuffer(data, numpy_dtype(dtype)).reshape(tuple(shape))
+    array: NDArray[Any] = np.frombuffer(data, numpy_dtype(dtype)).reshape(shape)
     array.flags.writeable = False
     return array
 

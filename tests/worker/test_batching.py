@@ -78,7 +78,7 @@ class World:
     def call(self, *values, key=None, deadline=None):
         """Sends rows of these values."""
         inputs = {"x": np.array(values)}
-        fitting = next((rows for rows, _ in self.buckets if rows >= len(values)), None)
+        fitting = next((rows for rows, *_ in self.buckets if rows >= len(values)), None)
         runner = fitting or self.buckets[-1].rows, self.run
         task = self.loop.create_task(
             self.batcher.call(key, self.buckets, inputs, len(values), runner, deadline)
@@ -153,6 +153,17 @@ def test_what_came_while_the_device_was_busy_runs_together(world):
     assert [answer(task) for task in (first, *others)] == [[2], [4], [6, 8], [10, 12]]
     assert w.sizes == [1, 8]
     assert [(ran.rows, ran.padding) for ran in w.reports] == [(1, 0), (5, 3)]
+
+
+def test_a_batch_is_brief_where_its_bucket_is(world):
+    """A batch runs on the event loop where so many rows take no longer than that is worth."""
+    w = world((Bucket(1, 1.0, brief=True), Bucket(2, 1.5)))
+    w.call(1)
+    small = w.device.give()
+    w.call(2, 3)
+    large = w.device.give()
+
+    assert (small.brief, large.brief) == (True, False)
 
 
 def test_one_bucket_more_is_taken_only_where_it_pays(world):

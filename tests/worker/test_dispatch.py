@@ -57,6 +57,43 @@ def test_shares_run_side_by_side(dispatcher):
     assert ran == ["half", "half", "whole", "last"]
 
 
+class Noted:
+    """A source of one job, which notes on which thread it runs."""
+
+    share = 1.0
+
+    def __init__(self, brief, done):
+        self.brief = brief
+        self._done = done
+
+    def take(self):
+        """What is to run."""
+        return self
+
+    def run(self):
+        """Runs."""
+        self.thread = threading.get_ident()
+
+    def settle(self):
+        """Ends."""
+        self._done.set()
+
+
+@pytest.mark.parametrize("brief", [True, False])
+def test_brief_jobs_run_on_the_event_loop(dispatcher, brief):
+    """A brief job wakes no other thread, any other has one; both give their turn back."""
+
+    async def scenario():
+        for _ in range(2):
+            done = asyncio.Event()
+            job = Noted(brief, done)
+            dispatcher.ask(job)
+            await done.wait()
+            assert (job.thread == threading.get_ident()) is brief
+
+    asyncio.run(scenario())
+
+
 def test_an_error_is_its_callers_alone(dispatcher):
     """What a call raises reaches its caller, and the next call runs."""
 

@@ -8,7 +8,7 @@ import grpc.aio
 import pytest
 
 from servax_worker import errors
-from servax_worker.interceptors import ErrorInterceptor, status_of
+from servax_worker.interceptors import GuardedServer, status_of
 
 INTERNAL_TO_THE_WORKER = {errors.Delayed, errors.StartupError}
 
@@ -54,6 +54,13 @@ def test_a_failed_call_holds_nothing():
     class Request:
         pass
 
+    class Server:
+        def add_generic_rpc_handlers(self, handlers):
+            pass
+
+        def add_registered_method_handlers(self, service, handlers):
+            self.handlers = handlers
+
     class Context:
         async def abort(self, *status):
             self.error = grpc.aio.AbortError()
@@ -65,13 +72,10 @@ def test_a_failed_call_holds_nothing():
         raise errors.InvalidInput("no")
 
     async def scenario():
-        handler = grpc.unary_unary_rpc_method_handler(fail)
-
-        async def continuation(_):
-            return handler
-
-        details = type("Details", (), {"method": "/servax.v1.Prediction/Predict"})
-        guarded = (await ErrorInterceptor().intercept_service(continuation, details)).unary_unary
+        handlers = {"Predict": grpc.unary_unary_rpc_method_handler(fail)}
+        server = Server()
+        GuardedServer(server).add_registered_method_handlers("servax.v1.Prediction", handlers)
+        guarded = server.handlers["Predict"].unary_unary
         request, context = Request(), Context()
         seen.append(weakref.ref(request))
         call = guarded(request, context)

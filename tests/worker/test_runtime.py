@@ -214,6 +214,28 @@ def test_an_executable_tells_what_a_call_takes(runtime, described, exported):
     assert 80 <= executable.call_bytes < 1000
 
 
+def test_a_call_is_steady_without_loops_and_branches(runtime, described, exported):
+    """Programs that may take as long as their inputs say are told from those that cannot."""
+
+    def loops(x):
+        return jax.lax.while_loop(lambda y: y < 100, lambda y: y * 2, x)
+
+    def branches(x):
+        return jax.lax.cond(x > 1, lambda y: y * 2, lambda y: y - 1, x)
+
+    def neither(x):
+        return jnp.tanh(x) * 2
+
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    steady = {}
+    for function in (loops, branches, neither):
+        blob, signature = described(exported(function, scalar))
+        executable = runtime.load(blob, signature).compile({}, {})
+        steady[function.__name__] = executable.steady
+
+    assert steady == {"loops": False, "branches": False, "neither": True}
+
+
 def test_what_the_registry_says_is_checked(runtime, described, exported, symbolic):
     """A program that is not what its signature says is refused with the difference."""
     blob, signature = described(exported(lambda x: x * 2, symbolic("b, 3")))

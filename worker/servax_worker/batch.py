@@ -17,10 +17,14 @@ Runner = Callable[[Arrays], Arrays]
 
 
 class Bucket(NamedTuple):
-    """A number of rows that a program is compiled for, and the seconds that a call then takes."""
+    """A number of rows that a program is compiled for, and the seconds that a call then takes.
+
+    A `brief` call runs on the event loop; the seconds of any other include the way to a thread.
+    """
 
     rows: int
     seconds: float
+    brief: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,19 +108,23 @@ class Piece(NamedTuple):
 
 @dataclass(eq=False)
 class Batch:
-    """A job: pieces that are padded to `rows` together. After it ran it has `ran` or `error`."""
+    """A `dispatch.Job`: pieces that are padded to `rows` together.
+
+    After it ran it has `ran` or `error`.
+    """
 
     pieces: Sequence[Piece]
     rows: int
     runner: Runner
     settled: Callable[["Batch"], None]
+    brief: bool = False
     ran: Ran | None = None
     error: Exception | None = None
     parts: Sequence[Arrays] = ()
     """The outputs, by piece."""
 
     def run(self) -> None:
-        """Runs, on a thread; never raises."""
+        """Runs; never raises."""
         counts = [piece.rows for piece in self.pieces]
         whole = counts == [self.rows]
         try:

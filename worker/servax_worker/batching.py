@@ -222,7 +222,7 @@ class Batcher:
         return first
 
     def _batch(self, group: Group, calls: Sequence[Call], now: float) -> Batch:
-        rows, runner = self._best(group, sum(call.left for call in calls))
+        (rows, _, brief), runner = self._best(group, sum(call.left for call in calls))
         pieces, space = [], rows
         for call in calls:
             count = min(call.left, space)
@@ -242,17 +242,18 @@ class Batcher:
             group.calls.move_to_end(calls[0])
         if group.calls:
             self._groups.move_to_end(group.key)
-        return Batch(pieces, rows, runner, self._settle)
+        return Batch(pieces, rows, runner, self._settle, brief=brief)
 
-    def _best(self, group: Group, waiting: int) -> tuple[int, Runner]:
+    def _best(self, group: Group, waiting: int) -> tuple[Bucket, Runner]:
         """The bucket that gets most of the waiting rows done per second, and what runs it."""
         best, highest = None, 0.0
-        for rows, seconds in group.buckets:
+        for bucket in group.buckets:
+            rows = bucket.rows
             runner = self._runner(group, rows)
             if runner is not None:
-                rate = min(waiting, rows) / seconds
+                rate = min(waiting, rows) / bucket.seconds
                 if best is None or rate >= highest:
-                    best, highest = (rows, runner), rate
+                    best, highest = (bucket, runner), rate
             if rows >= waiting and best is not None:
                 break
         assert best is not None, "every call brings a runner of one of the buckets"
@@ -273,7 +274,7 @@ class Batcher:
 
     def _one(self, piece: Piece, failed: Batch) -> Batch:
         group = piece.call.group
-        for rows, _ in group.buckets:
+        for rows, *_ in group.buckets:
             runner = self._runner(group, rows)
             if rows >= piece.rows and runner is not None:
                 return Batch([piece], rows, runner, self._settle)

@@ -61,10 +61,12 @@ def data_of(message: prediction_pb2.PredictRequest) -> dict[str, bytes]:
 
 def answer_to_proto(answer: Answer) -> prediction_pb2.PredictResponse:
     """The whole answer in one message."""
-    outputs = {name: tensors.to_proto(array) for name, array in answer.outputs.items()}
-    return prediction_pb2.PredictResponse(
-        model=answer.model, version=answer.version, signature=answer.signature, outputs=outputs
+    message = prediction_pb2.PredictResponse(
+        model=answer.model, version=answer.version, signature=answer.signature
     )
+    for name, array in answer.outputs.items():
+        tensors.fill(message.outputs[name], array)
+    return message
 
 
 def answer_to_parts(

@@ -3,6 +3,8 @@
 Small programs are called fastest by one thread at a time: more of them fight over the interpreter's
 lock. Others gain from two calls side by side. So every source of calls takes a share of the device:
 all of it, or half of it where two of its calls may run at once.
+
+A call that takes less time than two threads need to wake each other runs on the event loop itself.
 """
 
 import asyncio
@@ -20,8 +22,13 @@ T = TypeVar("T")
 class Job(Protocol):
     """What runs in one turn."""
 
+    @property
+    def brief(self) -> bool:
+        """Whether it ends so soon that everybody else can wait for it."""
+        ...
+
     def run(self) -> None:
-        """Runs, on a thread; never raises."""
+        """Runs, on a thread of its own unless it is brief; never raises."""
         ...
 
     def settle(self) -> None:
@@ -97,10 +104,15 @@ class Dispatcher:
 
     def _begin(self, job: Job, share: float) -> None:
         self._free -= share
+        if job.brief:
+            job.run()
+            # Whoever asked for the turn goes on first.
+            asyncio.get_running_loop().call_soon(self._end, job, share)
+            return
         running = asyncio.get_running_loop().run_in_executor(self._executor, job.run)
         running.add_done_callback(partial(self._end, job, share))
 
-    def _end(self, job: Job, share: float, _: "asyncio.Future[None]") -> None:
+    def _end(self, job: Job, share: float, _: "asyncio.Future[None] | None" = None) -> None:
         self._free += share
         self._give()  # first: the device is idle meanwhile
         job.settle()
@@ -108,6 +120,8 @@ class Dispatcher:
 
 class _Single(Generic[T]):
     """A source of one call, which is its own job."""
+
+    brief = False
 
     def __init__(self, call: Callable[[], T], share: float):
         self.share = share

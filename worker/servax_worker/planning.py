@@ -14,7 +14,7 @@ from servax_worker.plans import Plans
 from servax_worker.runtime import Executable, Runtime
 from servax_worker.settings import Settings
 from servax_worker.signature import SignatureChecker, fixed_rows
-from servax_worker.tuning import Plan, tune
+from servax_worker.tuning import Plan, Trial, tune
 from servax_worker.warmup import choose_batches, choose_rows, choose_sizes
 
 Compile = Callable[[Mapping[str, int]], Awaitable[Executable]]
@@ -107,13 +107,13 @@ class Planner:
             return plan, [
                 await compile(_with_rows(key, symbol, rows))
                 for key, buckets in plan.buckets.items()
-                for rows, _ in buckets
+                for rows, *_ in buckets
             ]
         compiled: dict[tuple[Key, int], Executable] = {}
         plan = await self._tune(checker, choices, compile, compiled)
         self._plans.keep(circumstances, plan)
         return plan, [
-            compiled[key, rows] for key, buckets in plan.buckets.items() for rows, _ in buckets
+            compiled[key, rows] for key, buckets in plan.buckets.items() for rows, *_ in buckets
         ]
 
     async def _tune(
@@ -129,10 +129,12 @@ class Planner:
         for sizes, rows in choices:
             key = tuple((name, sizes[name]) for name in checker.symbols if name != symbol)
 
-            async def prepare(count: int, key: Key = key) -> Callable[[], object]:
+            async def prepare(count: int, key: Key = key) -> Trial:
                 executable = await compile(_with_rows(key, symbol, count))
                 compiled[key, count] = executable
-                return partial(executable, checker.example(executable.sizes))
+                return Trial(
+                    partial(executable, checker.example(executable.sizes)), executable.steady
+                )
 
             try:
                 side_by_side, buckets[key] = await tune(
@@ -146,9 +148,9 @@ class Planner:
                 # Whether a program takes a size is known only once it was compiled for it.
                 refusal = error
                 continue
-            pace = min(seconds / rows for rows, seconds in buckets[key]) / side_by_side
+            pace = min(seconds / rows for rows, seconds, _ in buckets[key]) / side_by_side
             if self._settings.max_batch_rows:  # as many as there are, whatever was measured
-                buckets[key] = tuple(Bucket(rows, 1.0) for rows, _ in buckets[key])
+                buckets[key] = tuple(bucket._replace(seconds=1.0) for bucket in buckets[key])
         if not buckets:
             raise CannotServe(
                 f"signature '{checker.signature.name}' compiles for none of {list(choices)}: "
@@ -166,4 +168,7 @@ def _with_rows(key: Key, symbol: str, rows: int) -> dict[str, int]:
 
 
 def _cores() -> int:
-    return getattr(os, "process_cpu_count", os.cpu_count)() or 1
+    """How many processors this process may use; Python tells them itself only from 3.13 on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

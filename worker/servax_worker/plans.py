@@ -32,7 +32,8 @@ class Plans:
                 float(kept["pace"]),
                 {
                     tuple((str(symbol), int(size)) for symbol, size in key): tuple(
-                        Bucket(int(rows), float(seconds)) for rows, seconds in buckets
+                        Bucket(int(rows), float(seconds), bool(brief))
+                        for rows, seconds, brief in buckets
                     )
                     for key, buckets in kept["buckets"]
                 },

@@ -17,6 +17,7 @@ Facts that this module rests on, each tried on JAX 0.10.2 and 0.12.0.1:
 
 import ctypes
 import os
+import re
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -262,6 +263,10 @@ class Program:
         return over_key_data
 
 
+# What a compiled program may do for as long as its inputs say, or as nobody can tell.
+_UNSTEADY = re.compile(r"\b(while|conditional|custom-call)\(")
+
+
 @dataclass(frozen=True)
 class Executable:
     """A program compiled for fixed sizes, with its weights in place; callable from any thread."""
@@ -293,6 +298,17 @@ class Executable:
         """How many bytes the machine code takes on each device; 0 where that is not told."""
         memory = self._compiled.memory_analysis()
         return int(memory.generated_code_size_in_bytes) if memory else 0
+
+    @property
+    def steady(self) -> bool:
+        """Whether a call takes about as long whatever its inputs hold.
+
+        Nothing of it is known to depend on them, and it runs on processors, not on a device that
+        others may keep busy.
+        """
+        if jax.default_backend() != "cpu":
+            return False
+        return not _UNSTEADY.search(self._compiled.as_text() or "while(")
 
     def __call__(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Runs to completion; the outputs are read-only.

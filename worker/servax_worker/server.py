@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc.aio
 import structlog
@@ -34,7 +34,7 @@ from servax_worker.follower import Follower
 from servax_worker.handover import Handover
 from servax_worker.health import Health
 from servax_worker.http import HttpServer, application, health_of, metrics_of
-from servax_worker.interceptors import ErrorInterceptor
+from servax_worker.interceptors import GuardedServer
 from servax_worker.known import KnownVersions
 from servax_worker.management import ManagementServicer
 from servax_worker.memory import MemoryBudget
@@ -141,7 +141,6 @@ class WorkerServer:
         limit = max(_EXPLAINED * settings.max_message_bytes, settings.max_request_bytes)
         limit = min(limit, _LARGEST_MESSAGE)
         server = grpc.aio.server(
-            interceptors=[ErrorInterceptor()],
             options=[
                 # A taken port is an error, not a second server that gets half of the calls; the
                 # processes of one worker share the port that is kept for them.
@@ -175,11 +174,12 @@ class WorkerServer:
         servicer = PredictionServicer(
             self._predictor, settings, platform=runtime.platform, jax_version=runtime.jax_version
         )
-        prediction_pb2_grpc.add_PredictionServicer_to_server(servicer, server)
+        guarded: Any = GuardedServer(server)
+        prediction_pb2_grpc.add_PredictionServicer_to_server(servicer, guarded)
         manager = ManagementServicer(self._models, allowed=settings.allow_management)
-        management_pb2_grpc.add_WorkerManagementServicer_to_server(manager, server)
-        self._services += tfserving.add_to_server(self._predictor, self._models, settings, server)
-        self._services += open_inference.add_to_server(server)
+        management_pb2_grpc.add_WorkerManagementServicer_to_server(manager, guarded)
+        self._services += tfserving.add_to_server(self._predictor, self._models, settings, guarded)
+        self._services += open_inference.add_to_server(guarded)
         self._health = Health(["", *self._services])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(

@@ -10,6 +10,8 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from statistics import median
 
 import structlog
 
@@ -17,6 +19,7 @@ from servax_worker.batch import Bucket, Key
 from servax_worker.dispatch import Dispatcher
 from servax_worker.errors import InvalidInput, OutOfMemory
 
+_BRIEF = 0.000_25  # seconds; threads that wake each other take as long
 _CLEARLY = 1.05  # a gain below that may be noise, and is not worth the longer wait
 _CLEARLY_WORSE = 0.9
 _SPAN = 0.02  # seconds that a measurement takes at least
@@ -37,9 +40,17 @@ class Plan:
     buckets: Mapping[Key, tuple[Bucket, ...]]
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A call to measure; a `steady` one takes about as long for whatever its inputs hold."""
+
+    call: Callable[[], object]
+    steady: bool
+
+
 async def tune(
     rows: Sequence[int],
-    prepare: Callable[[int], Awaitable[Callable[[], object]]],
+    prepare: Callable[[int], Awaitable[Trial]],
     dispatcher: Dispatcher,
     *,
     most_at_once: int,
@@ -53,14 +64,14 @@ async def tune(
 
     Raises InvalidInput or OutOfMemory where no rows are left, and what the calls raise.
     """
-    calls: dict[int, Callable[[], object]] = {}
+    trials: dict[int, Trial] = {}
     seconds: dict[int, float] = {}
     refusal: InvalidInput | OutOfMemory | None = None
     best, misses = 0.0, 0
     for count in rows:
         try:
-            call = await prepare(count)
-            seconds[count] = await _measure(dispatcher, call, 1)
+            trial = await prepare(count)
+            seconds[count] = await _measure(dispatcher, trial, 1)
         except InvalidInput as error:
             log.warning("a warm-up size is refused", rows=count, reason=str(error))
             refusal = error
@@ -69,7 +80,7 @@ async def tune(
             log.warning("no room for more rows", rows=count, reason=str(error))
             refusal = error
             break
-        calls[count] = call
+        trials[count] = trial
         rate = count / seconds[count]
         misses = 0 if rate > _CLEARLY * best else misses + 1
         best = max(best, rate)
@@ -82,14 +93,24 @@ async def tune(
     side_by_side = 1
     while 2 * side_by_side <= most_at_once:
         at = _useful(seconds)
-        more = await _measure(dispatcher, calls[at], 2 * side_by_side)
+        if _is_brief(trials[at], seconds[at]):
+            break
+        more = await _measure(dispatcher, trials[at], 2 * side_by_side)
         if 2 * seconds[at] <= _CLEARLY * more:
             break
         side_by_side *= 2
         kept = [count for count in seconds if not cut or count <= at]
-        seconds = {count: await _measure(dispatcher, calls[count], side_by_side) for count in kept}
+        seconds = {count: await _measure(dispatcher, trials[count], side_by_side) for count in kept}
     most = _useful(seconds) if cut else max(seconds)
-    return side_by_side, tuple(Bucket(*each) for each in seconds.items() if each[0] <= most)
+    return side_by_side, tuple(
+        Bucket(count, each, _is_brief(trials[count], each))
+        for count, each in seconds.items()
+        if count <= most
+    )
+
+
+def _is_brief(trial: Trial, seconds: float) -> bool:
+    return trial.steady and seconds <= _BRIEF
 
 
 def _useful(seconds: Mapping[int, float]) -> int:
@@ -98,21 +119,23 @@ def _useful(seconds: Mapping[int, float]) -> int:
     return min(count for count, each in seconds.items() if count / each * _CLEARLY >= best)
 
 
-async def _measure(dispatcher: Dispatcher, call: Callable[[], object], side_by_side: int) -> float:
+async def _measure(dispatcher: Dispatcher, trial: Trial, side_by_side: int) -> float:
     """The seconds that a call takes while so many of them run, with what it takes to get there.
 
-    For a small program that is most of it. It is the least of several measurements: other work on
-    the machine only ever makes them longer.
+    For a small program that is most of it, unless it is brief, which does without. It is the least
+    of several measurements: other work on the machine only ever makes them longer.
     """
+    alone = await dispatcher.run(partial(_alone, trial.call))
+    if side_by_side == 1 and _is_brief(trial, alone):
+        return alone
 
     async def repeat(end: float) -> int:
         count = 0
         while not count or time.perf_counter() < end:
-            await dispatcher.run(call, 1 / side_by_side)
+            await dispatcher.run(trial.call, 1 / side_by_side)
             count += 1
         return count
 
-    await dispatcher.run(call)  # the first one finds cold caches
     least = math.inf
     for _ in range(_REPETITIONS):
         began = time.perf_counter()
@@ -120,3 +143,15 @@ async def _measure(dispatcher: Dispatcher, call: Callable[[], object], side_by_s
         elapsed = time.perf_counter() - began
         least = min(least, side_by_side * elapsed / sum(counts))
     return least
+
+
+def _alone(call: Callable[[], object]) -> float:
+    """The median seconds of a call on a thread that does nothing else."""
+    call()  # the first one finds cold caches
+    seconds: list[float] = []
+    end = time.perf_counter() + _SPAN
+    while not seconds or time.perf_counter() < end:
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    return median(seconds)
