@@ -41,8 +41,9 @@ class Inner:
     def __init__(self):
         self.assembled = []
 
-    async def assemble(self, version, files, report):
+    async def assemble(self, version, files, report, *, proved):
         """Notes what is assembled."""
+        assert proved
         self.assembled.append(version.number)
         return version
 

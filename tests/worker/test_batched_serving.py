@@ -44,7 +44,7 @@ def assembled(runtime, tmp_path, described):
     """Opens a loaded signature of an export: `async with assembled(program, Batching("b"))`."""
 
     @asynccontextmanager
-    async def assembled(program, declared, metrics=None, **changes):
+    async def assembled(program, declared, metrics=None, proved=False, told=None, **changes):
         blob, signature = described(program)
         signature = replace(signature, batching=declared)
         path = tmp_path / "program"
@@ -58,7 +58,10 @@ def assembled(runtime, tmp_path, described):
         )
         try:
             files = {signature.program.digest: path}
-            loaded = await assembler.assemble(version, files, lambda state, detail: None)
+            told = [] if told is None else told
+            loaded = await assembler.assemble(
+                version, files, lambda state, detail: told.append(detail), proved=proved
+            )
             yield loaded.signatures["serving_default"]
         finally:
             assembler.close()
@@ -99,6 +102,21 @@ def same(outputs, expected, exactly=True):
     """Whether two answers are the same, or nearly."""
     compare = np.array_equal if exactly else np.allclose
     return all(compare(outputs[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize(("proved", "tried"), [(True, 1), (False, 3)])
+def test_of_what_was_proved_one_size_is_tried(assembled, embedding, proved, tried):
+    """Every size is run before it is served, but for those that a loader process has run."""
+    told = []
+
+    async def scenario():
+        sizes = {"b": (1, 2, 4), "t": (2,)}
+        async with assembled(embedding, None, proved=proved, told=told, warm_up=sizes):
+            pass
+
+    asyncio.run(scenario())
+
+    assert sum(detail.startswith("running") for detail in told) == tried
 
 
 def test_joined_answers_equal_unjoined_ones(assembled, embedding):

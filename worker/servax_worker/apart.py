@@ -102,7 +102,8 @@ class ApartAssembler:
                 if not self._proofs.has(version):
                     await self._prove(version, files, report)
                     self._proofs.keep(version)
-        return await self._assembler.assemble(version, files, report)
+        proved = self._settings.load_apart
+        return await self._assembler.assemble(version, files, report, proved=proved)
 
     async def release(self) -> None:
         """Gives the memory of versions that are not referred to any more back to the system."""

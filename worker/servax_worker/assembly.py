@@ -76,16 +76,23 @@ class Assembler:
         return replace(version, signatures=tuple(signatures))
 
     async def assemble(
-        self, version: Version, files: Mapping[str, Path], report: Report
+        self,
+        version: Version,
+        files: Mapping[str, Path],
+        report: Report,
+        *,
+        proved: bool = False,
     ) -> LoadedVersion:
         """Loads, compiles and tries every signature; `files` holds every blob by its digest.
 
-        Raises CannotServe where a signature cannot be served here, does not do what it says, or
-        where the device has no memory left for it, and what the device raises.
+        Of what was `proved` in the same circumstances, one size of each signature is tried, which
+        brings the weights into memory. Raises CannotServe where a signature cannot be served here,
+        does not do what it says, or where the device has no memory left for it, and what the device
+        raises.
         """
         reservation = self._memory.reserve(f"{version.model}:{version.number}")
         try:
-            loaded = await self._assemble(version, files, report, reservation)
+            loaded = await self._assemble(version, files, report, reservation, proved)
         except BaseException:
             reservation.release()
             raise
@@ -99,6 +106,7 @@ class Assembler:
         files: Mapping[str, Path],
         report: Report,
         reservation: Reservation,
+        proved: bool,
     ) -> LoadedVersion:
         report(ServedState.COMPILING, "loading programs and weights")
         names = [signature.name for signature in version.signatures]
@@ -152,7 +160,7 @@ class Assembler:
                 max_queue=self._settings.max_queue,
                 delay=self._settings.queue_delay,
             )
-        await self._try_all(signatures, report)
+        await self._try(signatures, report, 1 if proved else None)
         for signature in version.signatures:
             if signature.golden is not None:
                 report(ServedState.VERIFYING, f"golden example of '{signature.name}'")
@@ -213,11 +221,14 @@ class Assembler:
 
         return lambda sizes: asyncio.get_running_loop().run_in_executor(executor, compile, sizes)
 
-    async def _try_all(self, signatures: Mapping[str, LoadedSignature], report: Report) -> None:
+    async def _try(
+        self, signatures: Mapping[str, LoadedSignature], report: Report, sizes: int | None
+    ) -> None:
+        """Runs so many sizes of each signature, or all."""
         trials = [
             (loaded.checker, executable)
             for loaded in signatures.values()
-            for executable in loaded.executables
+            for executable in itertools.islice(loaded.executables, sizes)
         ]
         for count, (checker, executable) in enumerate(trials, 1):
             report(ServedState.VERIFYING, f"running {count} of {len(trials)}")
