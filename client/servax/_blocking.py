@@ -39,13 +39,13 @@ class Channels:
             return self._method(step)(
                 step.request,
                 timeout=step.timeout,
-                metadata=self._endpoints.metadata(step.method.peer),
+                metadata=self._endpoints.metadata(step),
             )
 
     def start(self, step: Call) -> "Stream":
         """Begin a call that sends or receives a stream."""
         peer = step.method.peer
-        metadata = self._endpoints.metadata(peer)
+        metadata = self._endpoints.metadata(step)
         return Stream(self._method(step), step, self._endpoints.label(peer), metadata)
 
     def _method(self, step: Call) -> Any:

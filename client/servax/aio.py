@@ -315,12 +315,13 @@ class AsyncClient:
         *,
         signature: str = DEFAULT_SIGNATURE,
         outputs: Iterable[str] = (),
+        request_id: str = "",
         timeout: Timeout = DEFAULT,
     ) -> dict[str, NDArray[Any]]:
         """As `Client.predict`."""
         seconds = self._endpoints.seconds(timeout)
         return await self._perform(
-            worker_calls.predict(reference, inputs, signature, outputs, seconds)
+            worker_calls.predict(reference, inputs, signature, outputs, seconds, request_id)
         )
 
     async def status(self, model: str | None = None, *, timeout: Timeout = DEFAULT) -> WorkerStatus:
@@ -388,7 +389,7 @@ class AsyncClient:
             return await self._send_stream(step)
         method = getattr(self._stub(step.method.peer), step.method.name)
         with translated(self._endpoints.label(step.method.peer)):
-            metadata = self._endpoints.metadata(step.method.peer)
+            metadata = self._endpoints.metadata(step)
             call = method(step.request, timeout=step.timeout, metadata=metadata)
             if step.sink is None:
                 return await call

@@ -376,13 +376,15 @@ class Client:
         *,
         signature: str = DEFAULT_SIGNATURE,
         outputs: Iterable[str] = (),
+        request_id: str = "",
         timeout: Timeout = DEFAULT,
     ) -> dict[str, NDArray[Any]]:
         """Call a model on a worker and give its results by name, as read-only arrays.
 
         `inputs` are arrays, or what numpy makes arrays of; their dtypes are never changed. With
         `outputs`, only those are returned. What does not fit one message travels in parts: answers
-        may have any size, requests the one that the worker allows.
+        may have any size, requests the one that the worker allows. `request_id` is what the
+        worker's log is to call the request.
 
             client.predict("lm", {"tokens": np.zeros((1, 256), np.int32)})["logits"]
 
@@ -390,7 +392,9 @@ class Client:
         not fit the signature, and `Unavailable` where the model is not ready.
         """
         seconds = self._endpoints.seconds(timeout)
-        return self._perform(worker_calls.predict(reference, inputs, signature, outputs, seconds))
+        return self._perform(
+            worker_calls.predict(reference, inputs, signature, outputs, seconds, request_id)
+        )
 
     def status(self, model: str | None = None, *, timeout: Timeout = DEFAULT) -> WorkerStatus:
         """Ask what the worker serves and in which state it is: one model, or all."""

@@ -279,6 +279,14 @@ def main() -> None:
     "again.",
 )
 @click.option(
+    "--log-requests/--no-log-requests",
+    envvar="SERVAX_WORKER_LOG_REQUESTS",
+    show_envvar=True,
+    default=Settings.log_requests,
+    help="Whether to log every request: method, model, status, seconds, and the x-request-id that "
+    "its caller gave it.",
+)
+@click.option(
     "--processes",
     "count",
     type=click.IntRange(min=1),
@@ -323,6 +331,7 @@ def serve(
     load_timeout: float,
     load_memory: int,
     call_timeout: float,
+    log_requests: bool,
     count: int,
     supervise: bool,
 ) -> None:
@@ -365,6 +374,7 @@ def serve(
         load_timeout=load_timeout,
         load_memory=load_memory,
         call_timeout=call_timeout,
+        log_requests=log_requests,
         processes=count,
     )
     configure_logging()

@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
 
 from servax_worker.errors import InvalidInput, TooLarge
 from servax_worker.predictor import Predictor
@@ -101,7 +102,7 @@ async def read_body(request: Request, limit: int, setting: str = "--max-message-
 class HttpServer:
     """Serves an application on the running event loop."""
 
-    def __init__(self, app: Starlette, listening: socket.socket, grace: float):
+    def __init__(self, app: ASGIApp, listening: socket.socket, grace: float):
         """`grace` is how many seconds requests in flight get when it stops."""
         self._socket = listening
         if listening.family != socket.AF_UNIX:

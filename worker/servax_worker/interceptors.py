@@ -10,6 +10,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from servax_worker import errors
+from servax_worker.request_log import logged_call
 
 _STATUS: dict[type[errors.WorkerError], grpc.StatusCode] = {
     errors.NotServed: grpc.StatusCode.NOT_FOUND,
@@ -72,13 +73,15 @@ class GuardedServer:
     would take a tenth of the processor's time of a small call for that.
     """
 
-    def __init__(self, server: grpc.aio.Server) -> None:
+    def __init__(self, server: grpc.aio.Server, *, log_requests: bool = False) -> None:
         self._server = server
+        self._log_requests = log_requests
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
         """Adds the methods of a service by their names."""
         guarded = {
-            name: _guard(handler, f"/{service}/{name}") for name, handler in handlers.items()
+            name: _guard(handler, f"/{service}/{name}", log_requests=self._log_requests)
+            for name, handler in handlers.items()
         }
         generic = grpc.method_handlers_generic_handler(service, guarded)
         self._server.add_generic_rpc_handlers((generic,))
@@ -88,7 +91,7 @@ class GuardedServer:
         """Does nothing: generated code adds the same methods by their names as well."""
 
 
-def _guard(handler: Handler, method: str) -> Handler:
+def _guard(handler: Handler, method: str, *, log_requests: bool) -> Handler:
     answer = handler.unary_unary or handler.stream_stream
     parse = handler.request_deserializer
     check = _each_well_formed if handler.request_streaming else _well_formed
@@ -117,7 +120,8 @@ def _guard(handler: Handler, method: str) -> Handler:
         if handler.response_streaming
         else grpc.unary_unary_rpc_method_handler
     )
-    return make(guarded, parsed, handler.response_serializer)
+    outer = logged_call(guarded, method) if log_requests else guarded
+    return make(outer, parsed, handler.response_serializer)
 
 
 def _well_formed(request: Any) -> Any:

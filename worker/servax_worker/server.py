@@ -46,6 +46,7 @@ from servax_worker.proofs import Proofs
 from servax_worker.protocols import tfserving
 from servax_worker.protocols.oip import OpenInference
 from servax_worker.quarantine import Quarantine
+from servax_worker.request_log import LoggedRequests
 from servax_worker.runtime import Runtime
 from servax_worker.servicer import PredictionServicer
 from servax_worker.settings import Settings
@@ -174,7 +175,7 @@ class WorkerServer:
         servicer = PredictionServicer(
             self._predictor, settings, platform=runtime.platform, jax_version=runtime.jax_version
         )
-        guarded: Any = GuardedServer(server)
+        guarded: Any = GuardedServer(server, log_requests=settings.log_requests)
         prediction_pb2_grpc.add_PredictionServicer_to_server(servicer, guarded)
         manager = ManagementServicer(self._models, allowed=settings.allow_management)
         management_pb2_grpc.add_WorkerManagementServicer_to_server(manager, guarded)
@@ -207,12 +208,14 @@ class WorkerServer:
         listening = listening_socket(settings.http, shared=self._shared)
         host, _, _ = settings.http.rpartition(":")
         self.http_address = f"{host}:{listening.getsockname()[1]}"
+        logged = LoggedRequests if settings.log_requests else lambda app: app
         if settings.siblings is None:
-            return [HttpServer(application(*own, routes), listening, settings.grace)]
+            app = logged(application(*own, routes))
+            return [HttpServer(app, listening, settings.grace)]
         from servax_worker.siblings import Siblings
 
         siblings = Siblings(settings.siblings, settings.processes)
-        everyone = application(siblings.health, siblings.metrics, routes)
+        everyone = logged(application(siblings.health, siblings.metrics, routes))
         between = unix_socket(siblings.socket(settings.process))
         return [
             HttpServer(everyone, listening, settings.grace),

@@ -98,5 +98,8 @@ class Settings:
     siblings: Path | None = None
     """A folder where several processes reach each other."""
 
+    log_requests: bool = False
+    """Whether every request is logged when it has ended."""
+
     grace: float = 30.0
     """Seconds that a worker told to stop gives the requests in flight."""

@@ -37,13 +37,15 @@ class Method(Generic[RequestT, ResponseT]):
 class Call:
     """A remote call; the step's result is the response, or None where a `sink` takes responses.
 
-    `timeout` is in seconds; None means no limit.
+    `timeout` is in seconds; None means no limit. `request_id` is what the service's log is to call
+    it, if anything.
     """
 
     method: Method[Any, Any]
     request: Message | Iterator[Message]
     timeout: float | None
     sink: Callable[[Any], None] | None = None
+    request_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,10 @@ def call(
     method: Method[RequestT, ResponseT],
     request: RequestT | Iterator[RequestT],
     timeout: float | None,
+    request_id: str = "",
 ) -> Steps[ResponseT]:
     """One response to one request or many; an exception out of the requests is raised."""
-    response: ResponseT = yield Call(method, request, timeout)
+    response: ResponseT = yield Call(method, request, timeout, request_id=request_id)
     return response
 
 
@@ -79,9 +82,10 @@ def receive(
     request: RequestT | Iterator[RequestT],
     sink: Callable[[ResponseT], None],
     timeout: float | None,
+    request_id: str = "",
 ) -> Steps[None]:
     """Many responses, each given to `sink`, which may block, to one request or, meanwhile, many."""
-    yield Call(method, request, timeout, sink)
+    yield Call(method, request, timeout, sink, request_id)
 
 
 def sleep(seconds: float) -> Steps[None]:

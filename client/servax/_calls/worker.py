@@ -48,6 +48,7 @@ def predict(
     signature: str,
     outputs: Iterable[str],
     timeout: float | None,
+    request_id: str = "",
 ) -> Steps[Arrays]:
     """Call a signature, in one piece where request and answer fit a message, else in parts."""
     reference = ModelReference.parse(reference)
@@ -64,17 +65,17 @@ def predict(
     )
     payloads = {name: wire_bytes(array) for name, array in arrays.items()}
     if request.ByteSize() + sum(map(len, payloads.values())) > MESSAGE_BYTES:
-        return _ordered((yield from _predict_in_parts(request, payloads, timeout)))
+        return _ordered((yield from _predict_in_parts(request, payloads, timeout, request_id)))
     whole = prediction_pb2.PredictRequest()
     whole.CopyFrom(request)
     for name, payload in payloads.items():
         whole.inputs[name].data = bytes(payload)
     end = None if timeout is None else time.monotonic() + timeout
     try:
-        response = yield from call(PREDICT, whole, timeout)
+        response = yield from call(PREDICT, whole, timeout, request_id)
     except MessageTooLarge:  # the answer is, or the worker takes less than gRPC's default
         left = None if end is None else max(end - time.monotonic(), 0.001)
-        return _ordered((yield from _predict_in_parts(request, payloads, left)))
+        return _ordered((yield from _predict_in_parts(request, payloads, left, request_id)))
     return _ordered({name: from_proto(tensor) for name, tensor in response.outputs.items()})
 
 
@@ -94,6 +95,7 @@ def _predict_in_parts(
     request: prediction_pb2.PredictRequest,
     payloads: Mapping[str, memoryview],
     timeout: float | None,
+    request_id: str,
 ) -> Steps[Arrays]:
     joined, answered = Joined(), False
 
@@ -112,7 +114,7 @@ def _predict_in_parts(
             yield prediction_pb2.PredictStreamRequest(id=1, request=message, more=more)
             message = prediction_pb2.PredictRequest()
 
-    yield from receive(PREDICT_STREAM, requests(), take, timeout)
+    yield from receive(PREDICT_STREAM, requests(), take, timeout, request_id)
     if not answered:
         raise Internal("the worker ended the stream before the end of its answer")
     return joined.arrays()
