@@ -37,6 +37,7 @@ from servax.types import (
     ServedVersion,
     Timeout,
     Version,
+    VersionStatistics,
     WorkerStatus,
 )
 
@@ -329,6 +330,13 @@ class AsyncClient:
         return await self._perform(
             worker_calls.status(model or "", self._endpoints.seconds(timeout))
         )
+
+    async def statistics(
+        self, model: str | None = None, *, timeout: Timeout = DEFAULT
+    ) -> tuple[VersionStatistics, ...]:
+        """As `Client.statistics`."""
+        seconds = self._endpoints.seconds(timeout)
+        return await self._perform(worker_calls.statistics(model or "", seconds))
 
     async def wait_until_ready(
         self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT

@@ -30,6 +30,7 @@ from servax.types import (
     ServedVersion,
     Timeout,
     Version,
+    VersionStatistics,
     WorkerStatus,
 )
 
@@ -399,6 +400,16 @@ class Client:
     def status(self, model: str | None = None, *, timeout: Timeout = DEFAULT) -> WorkerStatus:
         """Ask what the worker serves and in which state it is: one model, or all."""
         return self._perform(worker_calls.status(model or "", self._endpoints.seconds(timeout)))
+
+    def statistics(
+        self, model: str | None = None, *, timeout: Timeout = DEFAULT
+    ) -> tuple[VersionStatistics, ...]:
+        """Ask how often the versions of one model, or of all, were called and how long that took.
+
+        It counts from the start of the worker's process on.
+        """
+        seconds = self._endpoints.seconds(timeout)
+        return self._perform(worker_calls.statistics(model or "", seconds))
 
     def wait_until_ready(
         self, reference: str | ModelReference, *, timeout: Timeout = DEFAULT

@@ -10,6 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from servax.types import (
     Action,
     Batching,
+    BatchStatistics,
     Blob,
     Change,
     Compatibility,
@@ -19,12 +20,14 @@ from servax.types import (
     ServedState,
     ServedVersion,
     Signature,
+    Spent,
     StoredTensor,
     TensorSpec,
     Trial,
     TrialOutcome,
     Version,
     VersionName,
+    VersionStatistics,
     WeightsShard,
     WorkerStatus,
 )
@@ -387,4 +390,52 @@ def worker_status_to_proto(status: WorkerStatus) -> prediction_pb2.GetStatusResp
         versions=map(served_version_to_proto, status.versions),
         platform=status.platform,
         jax_version=status.jax_version,
+    )
+
+
+def _spent_from_proto(message: prediction_pb2.Spent) -> Spent:
+    return Spent(message.count, message.seconds)
+
+
+def _spent_to_proto(spent: Spent) -> prediction_pb2.Spent:
+    return prediction_pb2.Spent(count=spent.count, seconds=spent.seconds)
+
+
+def statistics_from_proto(message: prediction_pb2.VersionStatistics) -> VersionStatistics:
+    """Give the value of a message."""
+    return VersionStatistics(
+        model=message.model,
+        version=message.version,
+        succeeded=_spent_from_proto(message.succeeded),
+        failed=_spent_from_proto(message.failed),
+        waited=_spent_from_proto(message.waited),
+        batches=tuple(
+            BatchStatistics(
+                batch.rows,
+                _spent_from_proto(batch.input),
+                _spent_from_proto(batch.compute),
+                _spent_from_proto(batch.output),
+            )
+            for batch in message.batches
+        ),
+    )
+
+
+def statistics_to_proto(statistics: VersionStatistics) -> prediction_pb2.VersionStatistics:
+    """Give the message of a value."""
+    return prediction_pb2.VersionStatistics(
+        model=statistics.model,
+        version=statistics.version,
+        succeeded=_spent_to_proto(statistics.succeeded),
+        failed=_spent_to_proto(statistics.failed),
+        waited=_spent_to_proto(statistics.waited),
+        batches=[
+            prediction_pb2.BatchStatistics(
+                rows=batch.rows,
+                input=_spent_to_proto(batch.input),
+                compute=_spent_to_proto(batch.compute),
+                output=_spent_to_proto(batch.output),
+            )
+            for batch in statistics.batches
+        ],
     )

@@ -343,6 +343,45 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True)
+class Spent:
+    """How often something happened, and how many seconds that took altogether."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Seconds that it took each time; 0 where it never happened."""
+        return self.seconds / self.count if self.count else 0.0
+
+
+@dataclass(frozen=True)
+class BatchStatistics:
+    """Batches of so many rows, without padding: joining the inputs, computing, cutting outputs."""
+
+    rows: int
+    input: Spent
+    compute: Spent
+    output: Spent
+
+
+@dataclass(frozen=True)
+class VersionStatistics:
+    """How often a version was called on a worker, and how long that took, by ascending rows.
+
+    `succeeded` and `failed` are requests, from their arrival on; `waited` is how long those that
+    succeeded waited for the device.
+    """
+
+    model: str
+    version: int
+    succeeded: Spent
+    failed: Spent
+    waited: Spent
+    batches: tuple[BatchStatistics, ...]
+
+
+@dataclass(frozen=True)
 class Progress:
     """How far a long step has come: `done` of `total` bytes of what is called `name`."""
 

@@ -20,13 +20,16 @@ import pytest
 from servax import AsyncClient, Client, convert
 from servax.tensors import from_proto, to_proto
 from servax.types import (
+    BatchStatistics,
     Blob,
     Model,
     ServedState,
     ServedVersion,
     Signature,
+    Spent,
     TensorSpec,
     Version,
+    VersionStatistics,
     WeightsShard,
     WorkerStatus,
 )
@@ -368,6 +371,15 @@ class FakeWorker(
         served = self.history.pop(0) if self.history else self.served
         served = tuple(v for v in served if request.model in ("", v.model))
         return convert.worker_status_to_proto(WorkerStatus(served, "cpu", "0.12.0"))
+
+    def GetStatistics(self, request, context):
+        found = VersionStatistics(
+            *("lm", 3, Spent(4, 2.0), Spent(1, 0.5), Spent(4, 1.0)),
+            (BatchStatistics(2, Spent(2, 0.1), Spent(2, 0.8), Spent(2, 0.2)),),
+        )
+        return prediction_pb2.GetStatisticsResponse(
+            versions=[convert.statistics_to_proto(found)] * (request.model in ("", "lm"))
+        )
 
     def LoadModel(self, request, context):
         if request.model == "forbidden":

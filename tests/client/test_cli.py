@@ -440,6 +440,18 @@ def test_the_status_is_shown(run):
     assert "READY" in printed
 
 
+def test_statistics_are_shown(run):
+    """stats tells how often versions were called, and how long that took."""
+    printed = run("stats").stdout
+
+    assert "0.500000" in printed, "the mean of four requests that took two seconds"
+    assert "2.0" in printed, "rows a batch"
+    (found,) = json.loads(run("stats", "lm", "--json").stdout)
+    assert found["succeeded"] == {"count": 4, "seconds": 2.0}
+    assert found["batches"][0]["compute"] == {"count": 2, "seconds": 0.8}
+    assert json.loads(run("stats", "other", "--json").stdout) == []
+
+
 def test_models_are_loaded_and_unloaded(run, worker):
     """load and unload tell what is there; load can wait until it is READY, and tells why not."""
     assert "RESOLVING" in run("load", "lm@production").stdout

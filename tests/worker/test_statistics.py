@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from servax import Client
-from servax.types import Batching
+from servax.errors import NotFound
+from servax.types import Batching, Spent
 from servax_worker.batch import Ran
 from servax_worker.statistics import Statistics, VersionStatistics
 
@@ -52,8 +53,14 @@ def test_calls_of_many_rows_count_once(publish, exported, symbolic, serving):
         running.wait_until_loaded()
         with Client(worker=running.address) as client:
             client.predict("cut", {"x": np.zeros((10, 2), np.float32)})
+            (told,) = client.statistics("cut")
+            with pytest.raises(NotFound, match="no model 'other' here"):
+                client.statistics("other")
         statistics = running.server._metrics.statistics.of("cut", 1)
 
     assert statistics.success.count == statistics.steps.compute.count == 1
     assert statistics.rows == 10
     assert sum(steps.compute.count for steps in statistics.batches.values()) == 3
+    assert (told.model, told.version, told.failed) == ("cut", 1, Spent())
+    assert (told.succeeded.count, told.waited.count) == (1, 1)
+    assert sum(batch.rows * batch.compute.count for batch in told.batches) == 10

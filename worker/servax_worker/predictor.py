@@ -14,6 +14,7 @@ from servax_worker.errors import CannotServe, NotReady, NotServed, TooLarge, Wor
 from servax_worker.follower import Follower
 from servax_worker.loader import Loader
 from servax_worker.metrics import Metrics
+from servax_worker.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,11 @@ class Predictor:
                     for name, signature in loaded.signatures.items():
                         labels = loaded.version.model, str(loaded.version.number), name
                         yield labels, signature.batcher.waiting
+
+    @property
+    def statistics(self) -> Statistics:
+        """How often versions were called."""
+        return self._metrics.statistics
 
     @property
     def ready(self) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from servax.convert import worker_status_to_proto
-from servax.types import WorkerStatus
+from servax.convert import statistics_to_proto, worker_status_to_proto
+from servax.types import ServedState, WorkerStatus
 from servax_proto.v1 import prediction_pb2, prediction_pb2_grpc
 from servax_worker.convert import (
     answer_to_parts,
@@ -72,6 +72,18 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServicer):
         """Tells what is served and in which state it is."""
         served = tuple(self._predictor.status(request.model))
         return worker_status_to_proto(WorkerStatus(served, self._platform, self._jax_version))
+
+    async def GetStatistics(
+        self, request: prediction_pb2.GetStatisticsRequest, context: Context
+    ) -> prediction_pb2.GetStatisticsResponse:
+        """Tells how often versions were called."""
+        found = {
+            (served.model, served.version)
+            for served in self._predictor.status(request.model)
+            if served.state in (ServedState.READY, ServedState.DRAINING)
+        }
+        statistics = self._predictor.statistics.find(sorted(found))
+        return prediction_pb2.GetStatisticsResponse(versions=map(statistics_to_proto, statistics))
 
     def drain(self) -> None:
         """Takes nothing more from open streams; each ends when it has given its answers."""

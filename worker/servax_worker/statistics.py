@@ -5,9 +5,10 @@ For protocols whose clients ask for it; `metrics` has the same for Prometheus, a
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from servax import types
 from servax_worker.batch import Ran
 
 
@@ -81,6 +82,27 @@ class Statistics:
             VersionStatistics
         )
 
+    def find(self, versions: Iterable[tuple[str, int]]) -> list[types.VersionStatistics]:
+        """Those of some versions, as values that stay as they are."""
+        return [
+            types.VersionStatistics(
+                *(model, number),
+                *(_spent(found.success), _spent(found.failure), _spent(found.queue)),
+                tuple(
+                    types.BatchStatistics(
+                        rows, _spent(steps.input), _spent(steps.compute), _spent(steps.output)
+                    )
+                    for rows, steps in sorted(found.batches.items())
+                ),
+            )
+            for model, number in versions
+            for found in [self.of(model, number)]
+        ]
+
     def of(self, model: str, version: int) -> VersionStatistics:
         """Those of one version, empty at first."""
         return self._versions[model, version]
+
+
+def _spent(duration: Duration) -> types.Spent:
+    return types.Spent(duration.count, duration.seconds)

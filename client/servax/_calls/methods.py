@@ -58,6 +58,10 @@ GET_STATUS = Method[prediction_pb2.GetStatusRequest, prediction_pb2.GetStatusRes
     Peer.WORKER, "GetStatus"
 )
 
+GET_STATISTICS = Method[prediction_pb2.GetStatisticsRequest, prediction_pb2.GetStatisticsResponse](
+    Peer.WORKER, "GetStatistics"
+)
+
 LOAD_MODEL = Method[management_pb2.LoadModelRequest, management_pb2.LoadModelResponse](
     Peer.WORKER, "LoadModel"
 )
@@ -86,6 +90,7 @@ _REPEATABLE = (
     LIST_VERSIONS,
     GET_VERSION,
     GET_STATUS,
+    GET_STATISTICS,
     LOAD_MODEL,
     UNLOAD_MODEL,
 )

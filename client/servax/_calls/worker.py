@@ -10,6 +10,7 @@ from servax import convert
 from servax._calls.arguments import items
 from servax._calls.joined import Joined
 from servax._calls.methods import (
+    GET_STATISTICS,
     GET_STATUS,
     LOAD_MODEL,
     PREDICT,
@@ -31,7 +32,7 @@ from servax.errors import (
 from servax.parts import cut
 from servax.reference import ModelReference
 from servax.tensors import as_array, from_proto, header, wire_bytes
-from servax.types import ServedState, ServedVersion, WorkerStatus
+from servax.types import ServedState, ServedVersion, VersionStatistics, WorkerStatus
 from servax_proto.v1 import management_pb2, prediction_pb2
 
 Arrays = dict[str, NDArray[Any]]
@@ -124,6 +125,13 @@ def status(model: str, timeout: float | None) -> Steps[WorkerStatus]:
     """Ask what a worker serves: one model, or all when empty."""
     request = prediction_pb2.GetStatusRequest(model=model)
     return convert.worker_status_from_proto((yield from call(GET_STATUS, request, timeout)))
+
+
+def statistics(model: str, timeout: float | None) -> Steps[tuple[VersionStatistics, ...]]:
+    """Ask how often versions were called: of one model, or of all when empty."""
+    request = prediction_pb2.GetStatisticsRequest(model=model)
+    response = yield from call(GET_STATISTICS, request, timeout)
+    return tuple(map(convert.statistics_from_proto, response.versions))
 
 
 def load(

@@ -17,9 +17,11 @@ from servax.types import (
     Model,
     ServedVersion,
     Signature,
+    Spent,
     TensorSpec,
     Trial,
     Version,
+    VersionStatistics,
     WorkerStatus,
 )
 
@@ -170,6 +172,30 @@ def status(value: WorkerStatus) -> Document:
         "jax_version": value.jax_version,
         "versions": [served(each) for each in value.versions],
     }
+
+
+def statistics(value: VersionStatistics) -> Document:
+    """Describe how often a version was called."""
+    return {
+        "model": value.model,
+        "version": value.version,
+        "succeeded": _spent(value.succeeded),
+        "failed": _spent(value.failed),
+        "waited": _spent(value.waited),
+        "batches": [
+            {
+                "rows": batch.rows,
+                "input": _spent(batch.input),
+                "compute": _spent(batch.compute),
+                "output": _spent(batch.output),
+            }
+            for batch in value.batches
+        ],
+    }
+
+
+def _spent(value: Spent) -> Document:
+    return {"count": value.count, "seconds": value.seconds}
 
 
 def served(value: ServedVersion) -> Document:

@@ -15,7 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from servax.cli.rendering import add_row, escaped, grid, last_day, moment, show
-from servax.types import Change, Model, Progress, ServedVersion, Version, WorkerStatus
+from servax.types import (
+    Change,
+    Model,
+    Progress,
+    ServedVersion,
+    Version,
+    VersionStatistics,
+    WorkerStatus,
+)
 
 _STYLES = {"READY": "green", "FAILED": "red"}
 
@@ -101,6 +109,25 @@ def _served(versions: Iterable[ServedVersion]) -> Table:
         state = Text(served.state.name, style=_STYLES.get(served.state.name, "yellow"))
         add_row(table, served.model, served.version or "—", served.alias, state, served.detail)
     return table
+
+
+def print_statistics(versions: Iterable[VersionStatistics]) -> None:
+    """Print one line per version; seconds are means, of batches by their rows."""
+    table = grid(
+        *("model", "version", "answered", "failed", "seconds", "waited"),
+        *("batches", "rows a batch", "compute"),
+    )
+    for each in versions:
+        batches = sum(batch.compute.count for batch in each.batches)
+        rows = sum(batch.rows * batch.compute.count for batch in each.batches)
+        compute = sum(batch.compute.seconds for batch in each.batches)
+        add_row(
+            table,
+            *(each.model, each.version, each.succeeded.count, each.failed.count),
+            *(f"{each.succeeded.mean:.6f}", f"{each.waited.mean:.6f}", batches),
+            *((f"{rows / batches:.1f}", f"{compute / batches:.6f}") if batches else ("", "")),
+        )
+    show(table)
 
 
 def print_arrays(arrays: Mapping[str, NDArray[Any]], *, values: bool) -> None:

@@ -82,6 +82,20 @@ def status(name: str | None, worker: str, as_json: bool, timeout: float) -> None
 
 
 @click.command()
+@click.argument("name", required=False)
+@worker_option
+@output_options
+def stats(name: str | None, worker: str, as_json: bool, timeout: float) -> None:
+    """Show how often a worker's versions, or those of the model NAME, were called."""
+    with Client(worker=worker, timeout=timeout) as client:
+        found = client.statistics(name)
+    if as_json:
+        tables.print_json([documents.statistics(each) for each in found])
+    else:
+        tables.print_statistics(found)
+
+
+@click.command()
 @click.argument("reference", type=REFERENCE)
 @click.option("--wait", is_flag=True, help="Return when it is READY, and fail when it cannot be.")
 @worker_option
@@ -113,4 +127,4 @@ def _print_served(served: tuple[ServedVersion, ...], as_json: bool) -> None:
         tables.print_served(served)
 
 
-COMMANDS = (predict, status, load, unload)
+COMMANDS = (predict, status, stats, load, unload)

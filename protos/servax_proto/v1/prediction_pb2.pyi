@@ -130,3 +130,51 @@ class ServedVersion(_message.Message):
     detail: str
     signatures: _containers.RepeatedCompositeFieldContainer[_artifact_pb2.Signature]
     def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., alias: _Optional[str] = ..., state: _Optional[_Union[ServedVersion.State, str]] = ..., detail: _Optional[str] = ..., signatures: _Optional[_Iterable[_Union[_artifact_pb2.Signature, _Mapping]]] = ...) -> None: ...
+
+class GetStatisticsRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class GetStatisticsResponse(_message.Message):
+    __slots__ = ("versions",)
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.RepeatedCompositeFieldContainer[VersionStatistics]
+    def __init__(self, versions: _Optional[_Iterable[_Union[VersionStatistics, _Mapping]]] = ...) -> None: ...
+
+class VersionStatistics(_message.Message):
+    __slots__ = ("model", "version", "succeeded", "failed", "waited", "batches")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    WAITED_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    succeeded: Spent
+    failed: Spent
+    waited: Spent
+    batches: _containers.RepeatedCompositeFieldContainer[BatchStatistics]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., succeeded: _Optional[_Union[Spent, _Mapping]] = ..., failed: _Optional[_Union[Spent, _Mapping]] = ..., waited: _Optional[_Union[Spent, _Mapping]] = ..., batches: _Optional[_Iterable[_Union[BatchStatistics, _Mapping]]] = ...) -> None: ...
+
+class BatchStatistics(_message.Message):
+    __slots__ = ("rows", "input", "compute", "output")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    input: Spent
+    compute: Spent
+    output: Spent
+    def __init__(self, rows: _Optional[int] = ..., input: _Optional[_Union[Spent, _Mapping]] = ..., compute: _Optional[_Union[Spent, _Mapping]] = ..., output: _Optional[_Union[Spent, _Mapping]] = ...) -> None: ...
+
+class Spent(_message.Message):
+    __slots__ = ("count", "seconds")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    seconds: float
+    def __init__(self, count: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...

@@ -50,6 +50,11 @@ class PredictionStub(object):
                 request_serializer=servax__proto_dot_v1_dot_prediction__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=servax__proto_dot_v1_dot_prediction__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.GetStatistics = channel.unary_unary(
+                '/servax.v1.Prediction/GetStatistics',
+                request_serializer=servax__proto_dot_v1_dot_prediction__pb2.GetStatisticsRequest.SerializeToString,
+                response_deserializer=servax__proto_dot_v1_dot_prediction__pb2.GetStatisticsResponse.FromString,
+                _registered_method=True)
 
 
 class PredictionServicer(object):
@@ -91,6 +96,15 @@ class PredictionServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStatistics(self, request, context):
+        """Tells how often versions were called and how long that took, since the worker's process began.
+
+        NOT_FOUND: the worker does not serve this model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PredictionServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -108,6 +122,11 @@ def add_PredictionServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=servax__proto_dot_v1_dot_prediction__pb2.GetStatusRequest.FromString,
                     response_serializer=servax__proto_dot_v1_dot_prediction__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'GetStatistics': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatistics,
+                    request_deserializer=servax__proto_dot_v1_dot_prediction__pb2.GetStatisticsRequest.FromString,
+                    response_serializer=servax__proto_dot_v1_dot_prediction__pb2.GetStatisticsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -192,6 +211,33 @@ class Prediction(object):
             '/servax.v1.Prediction/GetStatus',
             servax__proto_dot_v1_dot_prediction__pb2.GetStatusRequest.SerializeToString,
             servax__proto_dot_v1_dot_prediction__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatistics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/servax.v1.Prediction/GetStatistics',
+            servax__proto_dot_v1_dot_prediction__pb2.GetStatisticsRequest.SerializeToString,
+            servax__proto_dot_v1_dot_prediction__pb2.GetStatisticsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,11 @@ class PredictionStub:
 
     NOT_FOUND: the worker does not serve this model.
     """
+    GetStatistics: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.GetStatisticsRequest, _prediction_pb2.GetStatisticsResponse]
+    """Tells how often versions were called and how long that took, since the worker's process began.
+
+    NOT_FOUND: the worker does not serve this model.
+    """
 
 @_typing.type_check_only
 class PredictionAsyncStub(PredictionStub):
@@ -82,6 +87,11 @@ class PredictionAsyncStub(PredictionStub):
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_prediction_pb2.GetStatusRequest, _prediction_pb2.GetStatusResponse]  # type: ignore[assignment]
     """Tells what the worker serves and in which state it is.
+
+    NOT_FOUND: the worker does not serve this model.
+    """
+    GetStatistics: _aio.UnaryUnaryMultiCallable[_prediction_pb2.GetStatisticsRequest, _prediction_pb2.GetStatisticsResponse]  # type: ignore[assignment]
+    """Tells how often versions were called and how long that took, since the worker's process began.
 
     NOT_FOUND: the worker does not serve this model.
     """
@@ -126,6 +136,17 @@ class PredictionServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_prediction_pb2.GetStatusResponse, _abc.Awaitable[_prediction_pb2.GetStatusResponse]]:
         """Tells what the worker serves and in which state it is.
+
+        NOT_FOUND: the worker does not serve this model.
+        """
+
+    @_abc_1.abstractmethod
+    def GetStatistics(
+        self,
+        request: _prediction_pb2.GetStatisticsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_prediction_pb2.GetStatisticsResponse, _abc.Awaitable[_prediction_pb2.GetStatisticsResponse]]:
+        """Tells how often versions were called and how long that took, since the worker's process began.
 
         NOT_FOUND: the worker does not serve this model.
         """
