@@ -85,6 +85,9 @@ class OutOfRange(ServaxError):
 class ResourceExhausted(ServaxError):
     """Larger than a limit, or more than the service can take now."""
 
+    retry_after: float = 0.0
+    """In how many seconds to try again; 0 where that does not help, or is not known."""
+
 
 class MessageTooLarge(ResourceExhausted):
     """The request or its answer exceeds what the service sends in one message."""
@@ -151,6 +154,9 @@ BY_STATUS: Mapping[grpc.StatusCode, type[ServaxError]] = MappingProxyType(
 # The trailer by which a worker tells that the same request may be sent in parts.
 _IN_PARTS = "servax-in-parts"
 
+# The trailer by which a service tells when to try again, in milliseconds; of gRPC's proposal A6.
+_PUSHBACK = "grpc-retry-pushback-ms"
+
 # What gRPC itself says when a deadline passes; anything else is the service's words.
 _GRPC_DEADLINE = "Deadline Exceeded"
 
@@ -180,8 +186,13 @@ _REASONS = (
 )
 
 
-def from_status(code: grpc.StatusCode | int, message: str, peer: str) -> ServaxError:
-    """Give the exception for a status that `peer` ("worker at 127.0.0.1:8500") answered."""
+def from_status(
+    code: grpc.StatusCode | int, message: str, peer: str, retry_after: float = 0.0
+) -> ServaxError:
+    """Give the exception for a status that `peer` ("worker at 127.0.0.1:8500") answered.
+
+    `retry_after` is in how many seconds the service wants to be asked again.
+    """
     if isinstance(code, int):
         code = _BY_NUMBER.get(code, grpc.StatusCode.UNKNOWN)
     if code is grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION.search(message):
@@ -194,7 +205,10 @@ def from_status(code: grpc.StatusCode | int, message: str, peer: str) -> ServaxE
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Unimplemented(f"the {peer} does not know this call: {message}")
     kind = BY_STATUS.get(code, Internal)
-    return kind(message or f"the {peer} answered {code.name} without a message")
+    error = kind(message or f"the {peer} answered {code.name} without a message")
+    if isinstance(error, ResourceExhausted):
+        error.retry_after = retry_after
+    return error
 
 
 @contextlib.contextmanager
@@ -204,7 +218,10 @@ def translated(peer: str) -> Iterator[None]:
         yield
     except grpc.RpcError as error:
         code, details = error.code(), error.details()
-        trailers: Any = error.trailing_metadata() or ()
-        if any(key == _IN_PARTS for key, _ in trailers):
+        pairs: Any = error.trailing_metadata() or ()
+        trailers = dict(pairs)
+        if _IN_PARTS in trailers:
             raise MessageTooLarge(details or "") from error
-        raise from_status(code, details or "", peer) from error
+        pause = trailers.get(_PUSHBACK, "")
+        retry_after = int(pause) / 1000 if pause.isdecimal() else 0.0
+        raise from_status(code, details or "", peer, retry_after) from error

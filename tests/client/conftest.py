@@ -311,6 +311,8 @@ class FakeWorker(
 
     def _answer(self, request):
         self.requests.append(request)
+        if request.model == "busy":
+            return None, (grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full")
         if request.model != "echo":
             message = f"{request.model!r} is not served; there are: echo"
             return None, (grpc.StatusCode.NOT_FOUND, message)
@@ -329,6 +331,8 @@ class FakeWorker(
     def Predict(self, request, context):
         response, error = self._answer(request)
         if error:
+            if request.model == "busy":
+                context.set_trailing_metadata([("grpc-retry-pushback-ms", "1500")])
             context.abort(*error)
         if response.ByteSize() > self.largest:
             context.set_trailing_metadata([("servax-in-parts", "PredictStream")])
@@ -351,7 +355,7 @@ class FakeWorker(
         response, error = self._answer(request)
         if error:
             code, message = error
-            status = prediction_pb2.Error(code=code.value[0], message=message)
+            status = prediction_pb2.Error(code=code.value[0], message=message, retry_after=1.5)
             yield prediction_pb2.PredictStreamResponse(id=identity, error=status)
             return
         data = {name: tensor.data for name, tensor in response.outputs.items()}

@@ -17,6 +17,7 @@ from servax import (
     ModelReference,
     NotFound,
     PermissionDenied,
+    ResourceExhausted,
     ServedState,
     ServedVersion,
     Unreachable,
@@ -102,6 +103,15 @@ def test_a_refusal_is_raised(client, x):
         client.predict("other", {"x": x})
     with pytest.raises(InvalidArgument, match="input 'x' is missing"):
         client.predict("echo", {"y": x})
+
+
+@pytest.mark.parametrize("x", [X, LARGE], ids=["whole", "in parts"])
+def test_a_refusal_tells_when_to_try_again(client, x):
+    """A worker whose queue is full says when to come back, and the exception has that."""
+    with pytest.raises(ResourceExhausted, match="the queue is full") as caught:
+        client.predict("busy", {"x": x})
+
+    assert caught.value.retry_after == 1.5
 
 
 def test_an_input_that_cannot_be_sent_is_named(client, worker):

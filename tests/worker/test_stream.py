@@ -9,6 +9,8 @@ import pytest
 
 from servax.tensors import from_bytes, to_proto
 from servax_proto.v1 import prediction_pb2, prediction_pb2_grpc
+from servax_worker.errors import Overloaded
+from servax_worker.predictor import Predictor
 
 ROUNDS = 20_000_000
 
@@ -55,6 +57,20 @@ def exchange(address, messages):
 def rows(count):
     """An input of so many rows."""
     return np.arange(count * 3, dtype=np.float32).reshape(count, 3)
+
+
+def test_a_full_queue_tells_when_to_come_back(address, monkeypatch):
+    """A request that a full queue refuses is told in how many seconds to try again."""
+
+    async def predict(self, request):
+        raise Overloaded("full", retry_after=2.5)
+
+    monkeypatch.setattr(Predictor, "predict", predict)
+
+    (answer,) = exchange(address, [part(1, {"x": rows(1)})])
+
+    assert answer.error.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+    assert answer.error.retry_after == 2.5
 
 
 def test_each_answer_comes_when_it_is_there(address):

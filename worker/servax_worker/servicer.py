@@ -17,7 +17,7 @@ from servax_worker.convert import (
     data_of,
     request_from_proto,
 )
-from servax_worker.errors import InvalidInput, NotReady, TooLarge, WorkerError
+from servax_worker.errors import InvalidInput, NotReady, Overloaded, TooLarge, WorkerError
 from servax_worker.interceptors import status_of
 from servax_worker.parts import Joiner
 from servax_worker.predictor import Predictor
@@ -166,7 +166,11 @@ class _Stream:
 
     async def _write_error(self, id: int, error: Exception) -> None:
         code, message = status_of(error, "PredictStream")
-        status = prediction_pb2.Error(code=code.value[0], message=message)
+        status = prediction_pb2.Error(
+            code=code.value[0],
+            message=message,
+            retry_after=error.retry_after if isinstance(error, Overloaded) else 0.0,
+        )
         await self._write(prediction_pb2.PredictStreamResponse(id=id, error=status))
 
     async def _write(self, response: prediction_pb2.PredictStreamResponse) -> None:

@@ -103,7 +103,8 @@ def _predict_in_parts(
     def take(response: prediction_pb2.PredictStreamResponse) -> None:
         nonlocal answered
         if response.HasField("error"):
-            raise from_status(response.error.code, response.error.message, "worker")
+            error = response.error
+            raise from_status(error.code, error.message, "worker", error.retry_after)
         joined.add(response.response)
         answered = not response.more
 

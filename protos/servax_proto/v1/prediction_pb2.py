@@ -26,7 +26,7 @@ from servax_proto.v1 import artifact_pb2 as servax__proto_dot_v1_dot_artifact__p
 from servax_proto.v1 import tensor_pb2 as servax__proto_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n servax_proto/v1/prediction.proto\x12\tservax.v1\x1a\x1eservax_proto/v1/artifact.proto\x1a\x1cservax_proto/v1/tensor.proto\"\xec\x01\n\x0ePredictRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\x07version\x18\x02 \x01(\x03H\x00\x12\x0f\n\x05\x61lias\x18\x03 \x01(\tH\x00\x12\x11\n\tsignature\x18\x04 \x01(\t\x12\x35\n\x06inputs\x18\x05 \x03(\x0b\x32%.servax.v1.PredictRequest.InputsEntry\x12\x0f\n\x07outputs\x18\x06 \x03(\t\x1a@\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12 \n\x05value\x18\x02 \x01(\x0b\x32\x11.servax.v1.Tensor:\x02\x38\x01\x42\n\n\x08selector\"\xc1\x01\n\x0fPredictResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x11\n\tsignature\x18\x03 \x01(\t\x12\x38\n\x07outputs\x18\x04 \x03(\x0b\x32\'.servax.v1.PredictResponse.OutputsEntry\x1a\x41\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12 \n\x05value\x18\x02 \x01(\x0b\x32\x11.servax.v1.Tensor:\x02\x38\x01\"\\\n\x14PredictStreamRequest\x12\n\n\x02id\x18\x01 \x01(\x04\x12*\n\x07request\x18\x02 \x01(\x0b\x32\x19.servax.v1.PredictRequest\x12\x0c\n\x04more\x18\x03 \x01(\x08\"\x8e\x01\n\x15PredictStreamResponse\x12\n\n\x02id\x18\x01 \x01(\x04\x12.\n\x08response\x18\x02 \x01(\x0b\x32\x1a.servax.v1.PredictResponseH\x00\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x10.servax.v1.ErrorH\x00\x12\x0c\n\x04more\x18\x04 \x01(\x08\x42\x08\n\x06result\"&\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"!\n\x10GetStatusRequest\x12\r\n\x05model\x18\x01 \x01(\t\"f\n\x11GetStatusResponse\x12*\n\x08versions\x18\x01 \x03(\x0b\x32\x18.servax.v1.ServedVersion\x12\x10\n\x08platform\x18\x02 \x01(\t\x12\x13\n\x0bjax_version\x18\x03 \x01(\t\"\xab\x02\n\rServedVersion\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\r\n\x05\x61lias\x18\x03 \x01(\t\x12-\n\x05state\x18\x04 \x01(\x0e\x32\x1e.servax.v1.ServedVersion.State\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12(\n\nsignatures\x18\x06 \x03(\x0b\x32\x14.servax.v1.Signature\"\x81\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\r\n\tRESOLVING\x10\x01\x12\x0f\n\x0b\x44OWNLOADING\x10\x02\x12\r\n\tCOMPILING\x10\x03\x12\r\n\tVERIFYING\x10\x04\x12\t\n\x05READY\x10\x05\x12\x0c\n\x08\x44RAINING\x10\x06\x12\n\n\x06\x46\x41ILED\x10\x07\"%\n\x14GetStatisticsRequest\x12\r\n\x05model\x18\x01 \x01(\t\"G\n\x15GetStatisticsResponse\x12.\n\x08versions\x18\x01 \x03(\x0b\x32\x1c.servax.v1.VersionStatistics\"\xc9\x01\n\x11VersionStatistics\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12#\n\tsucceeded\x18\x03 \x01(\x0b\x32\x10.servax.v1.Spent\x12 \n\x06\x66\x61iled\x18\x04 \x01(\x0b\x32\x10.servax.v1.Spent\x12 \n\x06waited\x18\x05 \x01(\x0b\x32\x10.servax.v1.Spent\x12+\n\x07\x62\x61tches\x18\x06 \x03(\x0b\x32\x1a.servax.v1.BatchStatistics\"\x85\x01\n\x0f\x42\x61tchStatistics\x12\x0c\n\x04rows\x18\x01 \x01(\x03\x12\x1f\n\x05input\x18\x02 \x01(\x0b\x32\x10.servax.v1.Spent\x12!\n\x07\x63ompute\x18\x03 \x01(\x0b\x32\x10.servax.v1.Spent\x12 \n\x06output\x18\x04 \x01(\x0b\x32\x10.servax.v1.Spent\"\'\n\x05Spent\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x32\xc2\x02\n\nPrediction\x12@\n\x07Predict\x12\x19.servax.v1.PredictRequest\x1a\x1a.servax.v1.PredictResponse\x12V\n\rPredictStream\x12\x1f.servax.v1.PredictStreamRequest\x1a .servax.v1.PredictStreamResponse(\x01\x30\x01\x12\x46\n\tGetStatus\x12\x1b.servax.v1.GetStatusRequest\x1a\x1c.servax.v1.GetStatusResponse\x12R\n\rGetStatistics\x12\x1f.servax.v1.GetStatisticsRequest\x1a .servax.v1.GetStatisticsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n servax_proto/v1/prediction.proto\x12\tservax.v1\x1a\x1eservax_proto/v1/artifact.proto\x1a\x1cservax_proto/v1/tensor.proto\"\xec\x01\n\x0ePredictRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\x07version\x18\x02 \x01(\x03H\x00\x12\x0f\n\x05\x61lias\x18\x03 \x01(\tH\x00\x12\x11\n\tsignature\x18\x04 \x01(\t\x12\x35\n\x06inputs\x18\x05 \x03(\x0b\x32%.servax.v1.PredictRequest.InputsEntry\x12\x0f\n\x07outputs\x18\x06 \x03(\t\x1a@\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12 \n\x05value\x18\x02 \x01(\x0b\x32\x11.servax.v1.Tensor:\x02\x38\x01\x42\n\n\x08selector\"\xc1\x01\n\x0fPredictResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x11\n\tsignature\x18\x03 \x01(\t\x12\x38\n\x07outputs\x18\x04 \x03(\x0b\x32\'.servax.v1.PredictResponse.OutputsEntry\x1a\x41\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12 \n\x05value\x18\x02 \x01(\x0b\x32\x11.servax.v1.Tensor:\x02\x38\x01\"\\\n\x14PredictStreamRequest\x12\n\n\x02id\x18\x01 \x01(\x04\x12*\n\x07request\x18\x02 \x01(\x0b\x32\x19.servax.v1.PredictRequest\x12\x0c\n\x04more\x18\x03 \x01(\x08\"\x8e\x01\n\x15PredictStreamResponse\x12\n\n\x02id\x18\x01 \x01(\x04\x12.\n\x08response\x18\x02 \x01(\x0b\x32\x1a.servax.v1.PredictResponseH\x00\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x10.servax.v1.ErrorH\x00\x12\x0c\n\x04more\x18\x04 \x01(\x08\x42\x08\n\x06result\";\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x13\n\x0bretry_after\x18\x03 \x01(\x01\"!\n\x10GetStatusRequest\x12\r\n\x05model\x18\x01 \x01(\t\"f\n\x11GetStatusResponse\x12*\n\x08versions\x18\x01 \x03(\x0b\x32\x18.servax.v1.ServedVersion\x12\x10\n\x08platform\x18\x02 \x01(\t\x12\x13\n\x0bjax_version\x18\x03 \x01(\t\"\xab\x02\n\rServedVersion\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\r\n\x05\x61lias\x18\x03 \x01(\t\x12-\n\x05state\x18\x04 \x01(\x0e\x32\x1e.servax.v1.ServedVersion.State\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12(\n\nsignatures\x18\x06 \x03(\x0b\x32\x14.servax.v1.Signature\"\x81\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\r\n\tRESOLVING\x10\x01\x12\x0f\n\x0b\x44OWNLOADING\x10\x02\x12\r\n\tCOMPILING\x10\x03\x12\r\n\tVERIFYING\x10\x04\x12\t\n\x05READY\x10\x05\x12\x0c\n\x08\x44RAINING\x10\x06\x12\n\n\x06\x46\x41ILED\x10\x07\"%\n\x14GetStatisticsRequest\x12\r\n\x05model\x18\x01 \x01(\t\"G\n\x15GetStatisticsResponse\x12.\n\x08versions\x18\x01 \x03(\x0b\x32\x1c.servax.v1.VersionStatistics\"\xc9\x01\n\x11VersionStatistics\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12#\n\tsucceeded\x18\x03 \x01(\x0b\x32\x10.servax.v1.Spent\x12 \n\x06\x66\x61iled\x18\x04 \x01(\x0b\x32\x10.servax.v1.Spent\x12 \n\x06waited\x18\x05 \x01(\x0b\x32\x10.servax.v1.Spent\x12+\n\x07\x62\x61tches\x18\x06 \x03(\x0b\x32\x1a.servax.v1.BatchStatistics\"\x85\x01\n\x0f\x42\x61tchStatistics\x12\x0c\n\x04rows\x18\x01 \x01(\x03\x12\x1f\n\x05input\x18\x02 \x01(\x0b\x32\x10.servax.v1.Spent\x12!\n\x07\x63ompute\x18\x03 \x01(\x0b\x32\x10.servax.v1.Spent\x12 \n\x06output\x18\x04 \x01(\x0b\x32\x10.servax.v1.Spent\"\'\n\x05Spent\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\x32\xc2\x02\n\nPrediction\x12@\n\x07Predict\x12\x19.servax.v1.PredictRequest\x1a\x1a.servax.v1.PredictResponse\x12V\n\rPredictStream\x12\x1f.servax.v1.PredictStreamRequest\x1a .servax.v1.PredictStreamResponse(\x01\x30\x01\x12\x46\n\tGetStatus\x12\x1b.servax.v1.GetStatusRequest\x1a\x1c.servax.v1.GetStatusResponse\x12R\n\rGetStatistics\x12\x1f.servax.v1.GetStatisticsRequest\x1a .servax.v1.GetStatisticsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,25 +50,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREDICTSTREAMRESPONSE']._serialized_start=639
   _globals['_PREDICTSTREAMRESPONSE']._serialized_end=781
   _globals['_ERROR']._serialized_start=783
-  _globals['_ERROR']._serialized_end=821
-  _globals['_GETSTATUSREQUEST']._serialized_start=823
-  _globals['_GETSTATUSREQUEST']._serialized_end=856
-  _globals['_GETSTATUSRESPONSE']._serialized_start=858
-  _globals['_GETSTATUSRESPONSE']._serialized_end=960
-  _globals['_SERVEDVERSION']._serialized_start=963
-  _globals['_SERVEDVERSION']._serialized_end=1262
-  _globals['_SERVEDVERSION_STATE']._serialized_start=1133
-  _globals['_SERVEDVERSION_STATE']._serialized_end=1262
-  _globals['_GETSTATISTICSREQUEST']._serialized_start=1264
-  _globals['_GETSTATISTICSREQUEST']._serialized_end=1301
-  _globals['_GETSTATISTICSRESPONSE']._serialized_start=1303
-  _globals['_GETSTATISTICSRESPONSE']._serialized_end=1374
-  _globals['_VERSIONSTATISTICS']._serialized_start=1377
-  _globals['_VERSIONSTATISTICS']._serialized_end=1578
-  _globals['_BATCHSTATISTICS']._serialized_start=1581
-  _globals['_BATCHSTATISTICS']._serialized_end=1714
-  _globals['_SPENT']._serialized_start=1716
-  _globals['_SPENT']._serialized_end=1755
-  _globals['_PREDICTION']._serialized_start=1758
-  _globals['_PREDICTION']._serialized_end=2080
+  _globals['_ERROR']._serialized_end=842
+  _globals['_GETSTATUSREQUEST']._serialized_start=844
+  _globals['_GETSTATUSREQUEST']._serialized_end=877
+  _globals['_GETSTATUSRESPONSE']._serialized_start=879
+  _globals['_GETSTATUSRESPONSE']._serialized_end=981
+  _globals['_SERVEDVERSION']._serialized_start=984
+  _globals['_SERVEDVERSION']._serialized_end=1283
+  _globals['_SERVEDVERSION_STATE']._serialized_start=1154
+  _globals['_SERVEDVERSION_STATE']._serialized_end=1283
+  _globals['_GETSTATISTICSREQUEST']._serialized_start=1285
+  _globals['_GETSTATISTICSREQUEST']._serialized_end=1322
+  _globals['_GETSTATISTICSRESPONSE']._serialized_start=1324
+  _globals['_GETSTATISTICSRESPONSE']._serialized_end=1395
+  _globals['_VERSIONSTATISTICS']._serialized_start=1398
+  _globals['_VERSIONSTATISTICS']._serialized_end=1599
+  _globals['_BATCHSTATISTICS']._serialized_start=1602
+  _globals['_BATCHSTATISTICS']._serialized_end=1735
+  _globals['_SPENT']._serialized_start=1737
+  _globals['_SPENT']._serialized_end=1776
+  _globals['_PREDICTION']._serialized_start=1779
+  _globals['_PREDICTION']._serialized_end=2101
 # @@protoc_insertion_point(module_scope)
