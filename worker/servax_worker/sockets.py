@@ -44,10 +44,17 @@ def kept_port(address: str) -> Iterator[str]:
 
 
 def unix_socket(path: Path) -> socket.socket:
-    """A socket that listens at a path, in place of what was left there."""
+    """A socket that listens at a path, in place of what was left there.
+
+    Raises StartupError where that is not possible, as at a path of more than a hundred bytes.
+    """
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.bind(str(path))
+    try:
+        listening.bind(str(path))
+    except OSError as error:
+        listening.close()
+        raise StartupError(f"{_cannot_listen(str(path), error)}; set TMPDIR to another") from error
     listening.listen()
     return listening
 
