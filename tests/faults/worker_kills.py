@@ -29,6 +29,8 @@ from typing import Self
 
 import click
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 
 from servax import Client
 from servax.errors import ServaxError, Unavailable
@@ -175,7 +177,7 @@ class Kills:
         for caller in callers:
             caller.start()
         try:
-            for _ in range(kills):
+            for _ in track(range(kills), "kills", console=Console(stderr=True)):
                 self._round(callers)
         finally:
             for caller in callers:
