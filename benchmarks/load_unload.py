@@ -10,6 +10,7 @@ of that after the first 20, by medians. Linux only.
 
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
@@ -56,11 +57,12 @@ def own_mebibytes(pid: int) -> float:
     total, pids = 0, [pid]
     while pids:
         process = Path(f"/proc/{pids.pop()}")
-        for line in (process / "smaps_rollup").read_text().splitlines():
-            if line.startswith(("Private_Clean", "Private_Dirty")):
-                total += int(line.split()[1])
-        for children in process.glob("task/*/children"):
-            pids += map(int, children.read_text().split())
+        with suppress(FileNotFoundError, ProcessLookupError):  # a loader process has ended
+            for line in (process / "smaps_rollup").read_text().splitlines():
+                if line.startswith(("Private_Clean", "Private_Dirty")):
+                    total += int(line.split()[1])
+            for children in process.glob("task/*/children"):
+                pids += map(int, children.read_text().split())
     return total / 1024
 
 

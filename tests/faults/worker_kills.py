@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
@@ -96,8 +96,9 @@ class Service:
 def child(pid: int) -> int | None:
     """The only child of a process."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for found in children.read_text().split():
-            return int(found)
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            for found in children.read_text().split():
+                return int(found)
     return None
 
 
