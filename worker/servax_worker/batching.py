@@ -16,6 +16,7 @@ best then. Nothing here knows what runs a batch. All methods belong to one event
 """
 
 import asyncio
+import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from servax_worker.rows import Arrays
 # A few microseconds each, and measured: with fewer, hardly any of 64 callers of a small model share
 # a batch, because a request takes many steps from the network to here.
 _QUIET_STEPS = 8
+_LONELY = 0.001  # seconds without another call, after which nobody is likely to be on his way
 _MARGIN = 1.25  # else half of those who wait as long as they can would be late
 _SMOOTHING = 0.1  # how much of a new measurement the pace takes on
 
@@ -71,6 +73,7 @@ class Batcher:
         self._running = 0  # rows, too
         self._asked = False
         self._arrived = 0
+        self._last_arrival = -math.inf
         self._gathering = False
         self._timer: asyncio.TimerHandle | None = None
         self._busy_since: float | None = None
@@ -162,12 +165,14 @@ class Batcher:
         self._waiting += 1
         self._rows += rows
         self._arrived += 1
+        lonely = now - self._last_arrival > _LONELY
+        self._last_arrival = now
         if not self._joins or self._rows >= buckets[-1].rows:
             self._ask()
         elif not self._delay:
             if not self._asked and not self._gathering:
                 self._gathering = True
-                self._gather()
+                self._gather(self._arrived, _QUIET_STEPS - 1 if lonely else 0)
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._delay, self._time_out)
         return call
